@@ -1518,7 +1518,7 @@ class Answered(Claim):
         return low, ENDLESS if high is None else number({"the most": high}, "the most")
 
     def ends(self) -> str:
-        """Ends are beside the value where ± t was asked for; what is shown of them is what they are."""
+        """The value lies between its ends, which are ± t beside it where that was asked for; what is shown is what they are."""
         found, record, (low, high) = self.tensors(), self.record, self.limits()
         if "within" in record:
             t = number(record, "within", 0)
@@ -1526,6 +1526,9 @@ class Answered(Claim):
                 raise Wrong(f"the ends are not the value ± {t:g}")
         elif not ((low <= found["lowers"]) & (found["lowers"] <= found["uppers"]) & (found["uppers"] <= high)).all():
             raise Wrong("a lower end is above its upper one, or an end is outside of the range of the outputs")
+        value = found["value"]  # beyond ENDLESS: no number was answered
+        if ((abs(value) < ENDLESS) & ((value < found["lowers"]) | (value > found["uppers"])).any(0)).any():
+            raise Wrong("a value lies outside of its own interval")
         for shown, name in (("lower", "lowers"), ("upper", "uppers")):
             true = [None if abs(end) >= ENDLESS else end for end in found[name][-1].tolist()]
             if shown in record and record[shown] != true:

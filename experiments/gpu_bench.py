@@ -12,7 +12,6 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -44,7 +43,7 @@ def speed(name: str, shape: tuple[int, ...], n: int, backend: str, inputs: int) 
         shown = len(bench.rows)
         part()
         for row in bench.rows[shown:]:
-            ratio = f"{row.ratio or 0:.3f} of {row.against}"
+            ratio = f"{row.ratio or 0:.3f} of {row.against or ''}"
             print(f"{name}: {row.what}: {row.rate:,.0f}/s", ratio, row.memory, flush=True)
         yield {
             "n": n,
@@ -52,7 +51,7 @@ def speed(name: str, shape: tuple[int, ...], n: int, backend: str, inputs: int) 
             "backend": backend,
             "batch": bench.size,
             "seconds": time.perf_counter() - start,
-            "rows": [asdict(r) for r in bench.rows],
+            "rows": [r.to_dict() for r in bench.rows],
         }
 
 

@@ -574,7 +574,9 @@ def test_a_full_disk_says_what_is_kept(tmp_path, monkeypatch):
     def full(self, *words, **more):
         count.append(1)
         if len(count) == 3:
-            raise sqlite3.OperationalError("database or disk is full")
+            error = sqlite3.OperationalError("database or disk is full")
+            error.sqlite_errorcode = sqlite3.SQLITE_FULL
+            raise error
         add(self, *words, **more)
 
     from ucan.storage import storage

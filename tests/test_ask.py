@@ -173,12 +173,21 @@ def test_answers_are_verified_from_their_files(tmp_path):
     (tmp_path / "secret.json").write_text(json.dumps(secret))
     unsure = run("verify", tmp_path / "secret.json", *words[2:], "--scale", 0.25, "--replay")
     assert unsure.exit_code == 2 and "not checked replay: its seed is secret" in unsure.stdout
+    elsewhere = json.loads(file.read_text())
+    elsewhere["evidence"].update(seed=5, device="cuda: another")  # where its seed gives other noise
+    (tmp_path / "elsewhere.json").write_text(json.dumps(elsewhere))
+    unsure = run("verify", tmp_path / "elsewhere.json", *words[2:], "--scale", 0.25, "--replay")
+    assert unsure.exit_code == 2 and "not checked replay: not replayable here: the noise was drawn on" in unsure.stdout
+    assert "The claim stands" in unsure.stdout and unsure.stdout.count("not checked replay") == 1
     assert run(*words, "--scale", 0.3).exit_code == 1  # another law
     with pytest.raises(InvalidInput, match="give the noise"):
         run(*words)
     record = json.loads(file.read_text())
-    ends = record["ends"]["lowers"]["data"]
-    record["ends"]["lowers"]["data"] = [[end + 30 for end in row] for row in ends]
+    ends = record["ends"]
+    for side in ("lowers", "uppers"):
+        ends[side]["data"] = [[end + 30 for end in row] for row in ends[side]["data"]]
+    ends["value"]["data"] = [value + 30 for value in ends["value"]["data"]]
+    record["upper"] = ends["uppers"]["data"][-1]
     for found in ("lower", "votes"):  # what is shown is left as it was; then it is changed as well
         file.write_text(json.dumps(record))
         bad = run(*words, "--scale", 0.25, "--json")
@@ -273,6 +282,54 @@ def test_a_model_without_gradients_is_attacked_too():
         good, _ = attack_answer(g, point[None], answer, 0.999, QUICK)
         bad, delta = attack_answer(g, point[None], fault(answer, 1.6), 0.999, QUICK)
         assert good.attack == "black-box" and not good.broken and bad.broken and delta is not None
+
+
+class Refusing(nn.Module):
+    """A regressor that raises an error when it is asked for gradients, forwards or backwards."""
+
+    def __init__(self, error, backwards):
+        super().__init__()
+        self.error, self.backwards, self.inner = error, backwards, nn.Linear(4, 1)
+
+    def forward(self, batch):
+        if not batch.requires_grad:
+            return self.inner(batch)
+        if not self.backwards:
+            raise self.error
+        output = self.inner(batch)
+        output.register_hook(self.fail)
+        return output
+
+    def fail(self, _):
+        raise self.error
+
+
+@pytest.mark.parametrize("backwards", [False, True])
+def test_a_model_that_raises_an_error_has_no_gradient_but_too_little_memory_is_said(backwards):
+    x = inputs(1)
+    for error in (RuntimeError("no gradients here"), torch.OutOfMemoryError("CUDA out of memory.")):
+        g = ucan.SmoothedRegressor(Refusing(error, backwards).eval(), ucan.Gaussian(0.5))
+        (answer,) = g.certify(x, radius=0.1, n=200)
+        if isinstance(error, torch.OutOfMemoryError):  # the weaker attack is not taken in silence
+            with pytest.raises(torch.OutOfMemoryError):
+                attack_answer(g, x, answer, 0.9, QUICK)
+        else:
+            assert attack_answer(g, x, answer, 0.9, QUICK)[0].attack == "black-box"
+
+
+def test_a_fault_of_the_package_does_not_weaken_an_attack(monkeypatch):
+    g = ucan.SmoothedRegressor(nn.Linear(4, 1).eval(), ucan.Gaussian(0.5))
+    (answer,) = g.certify(inputs(1), radius=0.1, n=200)
+    pushes = type(answer).pushes
+
+    def wrong(self, f, output):
+        if output.requires_grad:
+            raise KeyError("a name that is not there")
+        return pushes(self, f, output)
+
+    monkeypatch.setattr(type(answer), "pushes", wrong)
+    with pytest.raises(KeyError):
+        attack_answer(g, inputs(1), answer, 0.9, QUICK)
 
 
 def test_an_attack_stays_inside_and_on_the_grid():

@@ -34,10 +34,12 @@ from ucan.audit import (
     replay,
     summarise,
 )
-from ucan.audit.attacks import Aim, black_box_attack, gradient_attack, has_gradient, reachable
+from ucan.audit.answers import attack_answer
+from ucan.audit.attacks import Aim, black_box_attack, gradient_attack, has_gradient
 from ucan.audit.auditor import modes_of
 from ucan.audit.balls import Ball, ascent, project
 from ucan.audit.images import save_panels
+from ucan.audit.inputs import least_changes, reachable
 from ucan.audit.judge import Judge
 from ucan.cli import app, main
 from ucan.cli.audit import _show as show
@@ -847,6 +849,29 @@ def test_a_line_cut_short_is_dropped(planted, tmp_path):
         Ledger(tmp_path, {})
 
 
+@pytest.mark.parametrize(
+    "line",
+    ['{"idx": 1}', "[1]", "3", "null", "{", '{"task": "labels"}', "nobody", '{"idx": 1, "idx": 2}', "attack", "idx"],
+)
+def test_a_damaged_line_is_named_with_what_to_do(planted, tmp_path, line):
+    g, some = planted
+    audit_all(g, some[:1], Ledger(tmp_path, {}), factors=(0.9,), budget=QUICK)
+    path = tmp_path / "attempts.jsonl"
+    (whole,) = path.read_text().splitlines()
+    wrong = {"nobody": {"colour": "red"}, "attack": {"attack": 3}, "idx": {"idx": [1]}}
+    path.write_text(f"{whole}\n{json.dumps({**json.loads(whole), **wrong[line]}) if line in wrong else line}\n")
+    with pytest.raises(StoreError, match=r"attempts.jsonl is damaged: line 2 is not the record of .* Remove this line"):
+        Ledger(tmp_path, {})
+    path.write_text(f"{whole}\n")
+    assert len(Ledger(tmp_path, {})) == 1
+
+
+def test_lines_that_are_no_text_are_damage(tmp_path):
+    (tmp_path / "attempts.jsonl").write_bytes(b"\xff\xfe\n")
+    with pytest.raises(StoreError, match=r"attempts.jsonl is damaged: .* Remove it to start the audit again"):
+        Ledger(tmp_path, {})
+
+
 def test_other_settings_are_refused(tmp_path):
     Ledger(tmp_path, {"steps": 10})
     with pytest.raises(InvalidInput, match="steps: the run has 10, asked for 20"):
@@ -859,7 +884,7 @@ def test_a_break_is_kept_with_all_that_replays_it(planted, tmp_path):
     out = audit_all(g, some, ledger, budget=QUICK)
     bug = next(a for a in out if a.bug and a.same_as is None)
     record, x, delta = load_break(ledger.path_of(bug.to_dict()))
-    assert Attempt(**record) == bug
+    assert Attempt.of(record) == bug
     _, same, certificate = some[bug.idx]
     assert torch.equal(x, same) and bool(certificate.region.contains(delta)[0])
     again = replay(g, x, certificate, delta, bug.mode, Budget(check=QUICK.check, seed=bug.votes_seed))
@@ -1048,7 +1073,11 @@ def test_a_memory_keeps_to_its_answers_and_the_audit_leaves_it_alone(tmp_path):
     before = (tmp_path / "r").read_bytes()
     out = audit_all(g, some, Ledger(tmp_path / "audit", {}), budget=QUICK, registry=registry)
     assert len(registry) == len(some) - 1 and (tmp_path / "r").read_bytes() == before
-    assert {(a.mode, a.attack) for a in out} == {("live", "stateful gradient"), ("frozen", "gradient")}
+    assert {(a.mode, a.attack, a.stateful) for a in out} == {("live", "gradient", True), ("frozen", "gradient", False)}
+    # Lines of the journal name it as they did before there was a field, and come back with it.
+    lines = [json.loads(line) for line in (tmp_path / "audit" / "attempts.jsonl").read_text().splitlines()]
+    assert {line["attack"] for line in lines} == {"stateful gradient", "gradient"} and "stateful" not in lines[0]
+    assert sorted(map(str, read_attempts(tmp_path / "audit"))) == sorted(map(str, out))
     assert not any(a.broken or a.bug for a in out) and all(a.covered for a in out)
     assert min(a.size for a in out if a.mode == "live" and a.factor == 0.999) > 0.99
     words = " ".join(in_words(summarise(out)))
@@ -1159,7 +1188,107 @@ def test_a_region_without_another_input_is_not_counted_as_attacked() -> None:
     assert {one.size for one in made} == {0.0} and not any(one.elsewhere for one in made)
     summary = summarise(made)
     assert (summary.attacked, summary.alone, summary.tallies) == (0, 1, ())
-    assert in_words(summary) == ["Nothing was attacked: no certificate's region holds another input than its own."]
+    assert in_words(summary) == ["Nothing was attacked: no other input was found inside the region of any certificate."]
     moved = replace(made[0], idx=1, size=0.5)
     assert (summarise([*made, moved]).attacked, summarise([*made, moved]).alone) == (1, 1)
     assert "1 more could not be attacked" in in_words(summarise([*made, moved]))[1]
+
+
+class Sure(nn.Module):
+    """Class 0 everywhere, in logits whose gradient is 0."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(1, 1)
+
+    def forward(self, batch: torch.Tensor) -> torch.Tensor:
+        return torch.tensor([9.0, 0.0, 0.0]).expand(len(batch), 3) + 0 * self.layer(batch.flatten(1)[:, :1])
+
+
+def sure_numbers(batch: torch.Tensor) -> torch.Tensor:
+    return torch.zeros(len(batch), dtype=torch.long)
+
+
+FEW = Budget(steps=3, draws=4, restarts=1, check=50)
+
+
+@pytest.mark.parametrize("step", [None, 1 / 255], ids=["real", "grid"])
+@pytest.mark.parametrize(
+    ("model", "method"), [(sure_numbers, None), (Sure().eval(), None), (Sure().eval(), "gradient")]
+)
+def test_a_classifier_that_is_sure_of_its_answer_is_attacked_all_the_same(model: Any, method: Any, step: Any) -> None:
+    """No vote is lost anywhere: the search has nothing to follow, and must not end at the input itself."""
+    g = ucan.SmoothedClassifier(model, ucan.Gaussian(0.25), num_classes=3, step=step)
+    x = torch.full((1, 1, 4, 4), 128 / 255)
+    (c,) = g.certify(x, n0=10, n=200)
+    budget = replace(FEW, attack=method)
+    made = [one for one, _ in audit(g, x, c, "live", (0.5, 0.999), budget)]
+    assert all(one.elsewhere and one.size > 0.9 * one.factor and not one.broken for one in made)
+    summary = summarise(made)
+    assert (summary.attacked, summary.alone) == (1, 0) and "no other input" not in " ".join(in_words(summary))
+
+
+@pytest.mark.parametrize("step", [None, 1 / 255], ids=["real", "grid"])
+def test_an_answer_that_every_vote_is_for_is_attacked_elsewhere(step: Any) -> None:
+    g = ucan.SmoothedClassifier(Sure().eval(), ucan.Gaussian(0.25), num_classes=3, step=step)
+    x = torch.full((1, 1, 4, 4), 128 / 255)
+    (answer,) = g.certify(x, n0=10, n=200, top=2)
+    found, _ = attack_answer(g, x, answer, budget=FEW)
+    assert found.elsewhere and found.size > 0.9
+
+
+def test_an_answer_on_a_grid_coarser_than_its_region_is_told_apart() -> None:
+    g = ucan.SmoothedClassifier(Sure().eval(), ucan.Gaussian(0.25), num_classes=3, step=1.0)
+    x = torch.zeros(1, 1, 4, 4)
+    (answer,) = g.certify(x, n0=10, n=200, top=2)
+    assert 0 < answer.radius < 1
+    assert not attack_answer(g, x, answer, budget=FEW)[0].elsewhere
+
+
+def test_an_input_that_is_its_own_worst_point_is_not_taken_for_the_only_one() -> None:
+    """Class 0 has fewest votes at 0 itself, so that every other point of the region is better for the claim."""
+    g = ucan.SmoothedClassifier(lambda batch: (batch[:, 0].abs() < 0.1).long(), ucan.Gaussian(1.0), num_classes=2)
+    x = torch.zeros(1, 1)
+    (c,) = g.certify(x, n0=10, n=2000)
+    found, delta = attack(g, x, c, budget=FEW)
+    assert c.prediction == 0 and found.elsewhere and delta is not None and bool(delta.any())
+
+
+def test_a_claim_that_is_false_at_the_only_input_of_its_region_is_broken() -> None:
+    g = ucan.SmoothedClassifier(sure_numbers, ucan.Gaussian(0.25), num_classes=2, step=1.0)
+    x = torch.zeros(1, 1, 4, 4)
+    (c,) = g.certify(x, n0=10, n=200)
+    other = ucan.SmoothedClassifier(lambda batch: 1 - sure_numbers(batch), g.law, num_classes=2, step=1.0)
+    evidence = replace(c.evidence, model=None, weights_hash=None)
+    found, delta = attack(other, x, replace(c, evidence=evidence), budget=FEW)
+    assert found.broken and found.size == 0 and delta is not None and found.elsewhere
+
+
+def test_a_change_too_even_for_whole_steps_takes_a_few_coordinates() -> None:
+    """Of 400 coordinates each moves by a seventh of a step: rounded one by one, none of them does."""
+    region, x = Region(1.0, 3.0, 2, (400,)), torch.zeros(1, 400)
+    delta = torch.linspace(0.1, 0.15, 400)[None] * torch.tensor([1.0, -1.0]).repeat(200)
+    z, actual = reachable(x, delta, region, 3.0, step=1.0)
+    assert torch.equal(z.double(), actual) and float(region.size(actual)) == pytest.approx(math.sqrt(8))
+    assert actual[0, -8:].tolist() == [1, -1] * 4 and not actual[0, :-8].any()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_the_least_changes_find_what_else_lies_inside(dtype: torch.dtype) -> None:
+    """The third coordinate alone may take a step, and at 1 a number of this precision has its nearest one below."""
+    region = Region(torch.tensor([1.0, 0.5, 2.0]), 0.3, 2, (3,))
+    x = torch.ones(1, 3, dtype=dtype)
+    steps = least_changes(x, region, 0.5)
+    assert (steps != 0).sum(1).tolist() == [1, 1] and steps[0].tolist() == [0, 0, 0.5]
+    assert len(reachable(x, steps, region, 0.3, step=0.5)[0]) == 2  # the second is pulled back to x itself
+    assert reachable(x, steps, region, 0.3, step=0.5)[1].flatten(1).any(1).tolist() == [True, False]
+    fine = least_changes(x, region, None)
+    thin = Region(torch.tensor([1.0, 0.5, 2.0]), 0.6 * torch.finfo(dtype).eps, 2, (3,))
+    assert reachable(x, fine, thin, thin.radius)[1].any() and not reachable(x, 4 * fine, thin, thin.radius)[1].any()
+
+
+def test_a_gradient_attack_on_class_numbers_is_refused() -> None:
+    g = ucan.SmoothedClassifier(sure_numbers, ucan.Gaussian(0.25), num_classes=2)
+    x = torch.zeros(1, 4)
+    with pytest.raises(InvalidInput, match="no gradient to attack by: use the attack black-box"):
+        attack(g, x, g.certify(x, n0=10, n=200)[0], budget=replace(FEW, attack="gradient"))

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 import ucan
 from ucan import allocator, deciding, targets
-from ucan.bench import TEXTBOOK, TEXTBOOK_KEPT, Bench
+from ucan.bench import PER_INPUT, TEXTBOOK, TEXTBOOK_KEPT, WITHOUT, Bench
 from ucan.cli import app
 from ucan.data import load
 from ucan.deciding import Kept, OnData, Simulated
@@ -26,10 +26,12 @@ from ucan.models import Ensemble, build_model
 from ucan.runs import bench as job_of
 from ucan.runs.bench import BenchJob, Network, _choices, _kind, _on_inputs, bench
 from ucan.runs.earlier import Earlier, source_of
-from ucan.timing import Case, Row, Timed, in_turns
+from ucan.timing import Case, Row, Subject, Timed, Work, in_turns
 
 ROOT = Path(__file__).parents[1]
 CPU, H200 = {"device": "x86_64 CPU"}, {"device": "NVIDIA H200"}
+TUNED, COMPILED = Subject(Work.CERTIFY, "tuned", "bf16"), Subject(Work.CERTIFY, "compile", "bf16")
+BARE = replace(TUNED, work=Work.BARE)
 FAST = ["bench", "--model", "cnn", "--shape", "1,8,8", "--n", "1000", "--backend", "eager", "--no-art", "--no-shapes"]
 
 
@@ -38,7 +40,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """A bench without the work: one row for every backend."""
 
     def ours(self: Bench, backend: str, precision: str | None) -> None:
-        self.rows.append(Row(f"certify, {backend}, {precision or 'fp32'}", 200.0, 3.6, TEXTBOOK))
+        self.rows.append(Row(Subject(Work.CERTIFY, backend, precision or "fp32"), 200.0, 3.6, TEXTBOOK))
 
     monkeypatch.setattr(Bench, "ours", ours)
     monkeypatch.setattr(Bench, "generator", lambda self, *_: None)
@@ -268,7 +270,8 @@ def test_an_earlier_version_is_measured_before_and_after(quick: None, checkout: 
         "before": source_of(checkout / "src" / "ucan"),
     }
     assert len(found.measured[0][1].inputs) == 2  # a version that does not say how many
-    assert rows[-1].ratio == 2.0 and rows[-1].against == "certify, eager, fp32, the version before"
+    assert rows[-1].ratio == 2.0 and str(rows[-1].against) == "certify, eager, fp32, the version before"
+    assert [row["what"] for row in told["rows"][1:3]] == [f"{rows[-1].against}, {when}" for when in ("first", "again")]
     assert [row.rate for row in rows] == [200.0, 100.0, 100.0, 200.0]
     assert [part.endswith(("first", "again")) for part in parts[:3]] == [True, False, True]
 
@@ -319,18 +322,25 @@ def test_a_folder_that_is_no_earlier_version_is_refused(tmp_path: Path, checkout
 
 def test_the_textbook_loop_is_timed_in_turns_with_ours() -> None:
     order: list[str] = []
-    cases = [Case(name, lambda name=name: order.append(name), 10, "a") for name in ("a", "b")]
+    a, b = (Subject(Work.NOISE, name=name) for name in ("a", "b"))
+    cases = [Case(each, lambda each=each: order.append(str(each)), 10, a) for each in (a, b)]
     timed = in_turns(cases, 2, torch.device("cpu"))
-    assert order == ["a", "b"] * 3 and len(timed["a"].seconds) == 2
+    assert order == ["a", "b"] * 3 and len(timed[a].seconds) == 2
     made = Bench(build_model("cnn", (1, 8, 8), 10), (1, 8, 8), 10, n=1000, repeats=2)
     made.ours("eager", None)
     names = [row.what for row in made.rows]
     assert names[0] == TEXTBOOK and made.rows[1].against == TEXTBOOK and len(made.rows[1].turns) == 2
-    assert names[-1] == "certify, eager, fp32" and made.rows[-1].against == TEXTBOOK
+    assert str(names[-1]) == "certify, eager, fp32" and made.rows[-1].against == TEXTBOOK
+    assert [str(name) for name in names[:4]] == [
+        "textbook loop, fp32",
+        "bare forward, eager, fp32",
+        "certify, eager, fp32",
+        "certify on the grid, eager, fp32",
+    ]
 
 
 def test_ratios_are_of_medians_and_of_every_turn() -> None:
-    ours, loop = Case("ours", print, 10), Case("loop", print, 10)
+    ours, loop = (Case(Subject(work), print, 10) for work in (Work.CERTIFY, Work.TEXTBOOK))
     row = Timed(ours, [1.0, 2.0, 4.0], [None]).beside(Timed(loop, [2.0, 2.0, 2.0], [None]))
     assert row.ratio == 1.0 and row.turns == (2.0, 1.0, 0.5)
 
@@ -349,6 +359,25 @@ def test_where_memory_is_kept_the_textbook_loop_is_timed_without_it_and_with_it(
     without.work()
     block = 4 * 16 * 8 * 8 * made.size  # the largest tensor: 16 channels of a pass
     assert told[1:] == [(2 * block, block), (2**30, 2**25)]
+
+
+def test_rows_are_written_as_in_the_files_so_far() -> None:
+    told = json.loads((ROOT / "benchmarks" / "2026-11-17-h200-resnet110.json").read_text(encoding="utf-8"))["rows"]
+    made = [
+        TEXTBOOK,
+        BARE,
+        replace(TUNED, work=Work.BARE_FROM_FP32),
+        TUNED,
+        replace(TUNED, work=Work.GRID),
+        TUNED,
+        WITHOUT,
+        PER_INPUT,
+    ]
+    assert [str(what) for what in made] == [row["what"] for row in told]
+    for what, row in zip(made, told, strict=True):
+        beside = next((one for one in made if str(one) == row["against"]), None)
+        given = (row["rate"], row["ratio"], beside, row["memory"], tuple(row["turns"]))
+        assert {"model": row["model"], **json.loads(json.dumps(Row(what, *given).to_dict()))} == row
 
 
 # --- targets ---
@@ -374,12 +403,12 @@ def test_votes_are_judged_at_their_worst_radius_and_on_their_own_terms() -> None
 
 
 ON_GPU = [
-    Row("bare forward, tuned, bf16", 100.0),
-    Row("certify, tuned, bf16", 96.0, 0.96, "bare forward, tuned, bf16"),
-    Row("certify on the grid, tuned, bf16", 91.0, 0.91, "bare forward, tuned, bf16"),
-    Row("certify, compile, bf16", 50.0, 0.99, "bare forward, compile, bf16"),
-    Row("certify, compile, bf16", 96.0, 1.2, "certify, compile, bf16, the version before"),
-    Row("n = 1,000, certification-wise", 96.0, 0.9, "n = 1,000, isotropic", turns=(0.99, 0.98, 0.5)),
+    Row(BARE, 100.0),
+    Row(TUNED, 96.0, 0.96, BARE),
+    Row(replace(TUNED, work=Work.GRID), 91.0, 0.91, BARE),
+    Row(COMPILED, 50.0, 0.99, replace(COMPILED, work=Work.BARE)),
+    Row(COMPILED, 96.0, 1.2, replace(COMPILED, work=Work.BEFORE)),
+    Row(PER_INPUT, 96.0, 0.9, WITHOUT, turns=(0.99, 0.98, 0.5)),
 ]
 
 
@@ -392,7 +421,11 @@ def test_a_gpu_is_judged_by_its_fastest_certificates() -> None:
         ("at least 0.9", True),
         ("at most 3 %", True),
     ]
-    assert ten[-1].found == "2.0 (1.0 to 100.0 in 3 turns; of the medians 11.1)"
+    assert [one.found for one in ten] == [
+        "0.960 (tuned, bf16)",
+        "0.910 (certify on the grid, tuned, bf16)",
+        "2.0 (1.0 to 100.0 in 3 turns; of the medians 11.1)",
+    ]
     assert {one.reached for one in targets.of_speed("resnet50", ON_GPU, H200, 1000)} == {None}
     assert {one.reached for one in targets.of_speed("resnet50", ON_GPU, {"device": "A100"}, 100_000)} == {None}
     assert [*targets.of_speed("resnet50", ON_GPU, CPU, 100_000)] == []
@@ -407,11 +440,8 @@ def test_an_ensemble_is_not_judged_as_its_network() -> None:
 
 
 def test_a_cpu_is_judged_over_the_textbook_loop_as_it_is() -> None:
-    rows = [
-        Row("certify, onnxruntime, fp32", 40.0, 4.0, TEXTBOOK),
-        Row("certify, onnxruntime, fp32", 40.0, 2.5, TEXTBOOK_KEPT),
-        Row("certify, compile, bf16", 90.0, 9.0, TEXTBOOK),
-    ]
+    onnx = Subject(Work.CERTIFY, "onnxruntime", "fp32")
+    rows = [Row(onnx, 40.0, 4.0, TEXTBOOK), Row(onnx, 40.0, 2.5, TEXTBOOK_KEPT), Row(COMPILED, 90.0, 9.0, TEXTBOOK)]
     (found,) = targets.of_speed("resnet20", rows, CPU, 10_000)
     assert found.reached and found.found == "4.00 × (onnxruntime, fp32); 2.50 × if that loop keeps its memory, too"
 

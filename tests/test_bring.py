@@ -12,6 +12,7 @@ import pytest
 import torch
 from PIL import Image
 
+from ucan.catalogue import LAWS
 from ucan.certificate import load_json
 from ucan.cli import main
 from ucan.report.rerun import commands
@@ -118,6 +119,13 @@ def test_a_table_run_goes_on_and_refuses_other_noise(here, capsys, monkeypatch):
         file.writelines(f"X,{200000 + i},40,clerk,approved\n" for i in range(300))
     code, _, err = ran(capsys, monkeypatch, *again)
     assert code == 2 and "sigma.income" in err  # frozen when the run began
+
+
+@pytest.mark.parametrize(("law", "scale"), [("gaussian", 1), ("gaussian(scale=0.5)", 0.5), ("rescaled", 1)])
+def test_the_noise_of_a_table_has_scale_1_unless_the_law_states_one(here, capsys, monkeypatch, law, scale):
+    monkeypatch.setitem(LAWS.own, "rescaled", "ucan.laws.gaussian:Gaussian")  # a name that states none
+    certified(capsys, monkeypatch, *MODEL, *TABLE, "--max", "1", "-o", "run", "--law", law, n=100)
+    assert tomllib.loads((here / "run" / "config.toml").read_text(encoding="utf-8"))["law"]["scale"] == scale
 
 
 def test_the_rows_to_certify_are_no_training_table(here, capsys, monkeypatch):

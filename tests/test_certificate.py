@@ -497,3 +497,53 @@ def test_an_offset_fits_where_broadcasting_leaves_inputs_their_shape():
     shapes = [shape for length in range(4) for shape in itertools.product((0, 1, 2, 3), repeat=length)]
     for offset, inputs in itertools.product(shapes, shapes):
         assert fits(offset, inputs) == broadcast(offset, torch.Size(inputs))
+
+
+HALF = "\ud800"  # of a character that needs two
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        *[(("seed",), value) for value in (HALF, "0x10", 1.0, True, [1], 2**256, -(10**400))],
+        *[(("family",), value) for value in (10**400, 10**15 + 1, 0, True, 2.0)],
+        *[(("streams", "estimate"), value) for value in (HALF, "no hexadecimal digits", "", 5, None)],
+        *[(("streams",), value) for value in (None, [], {HALF: "0" * 64})],
+        *[(("law", "scale"), value) for value in (10**30, -(10**400), "0.3", None, True, math.nan)],
+        *[(("noise", name), value) for name in ("kind", "module", "state", "line") for value in (-1, HALF, [])],
+        *[(("noise", "constant"), value) for value in (1, 0, "true", 0.5)],
+        *[(("noise", "made", "name"), value) for value in (None, HALF, 1)],
+        (("noise", "made", "parameters"), []),
+        *[((name,), value) for name in ("bound", "precision", "input_hash") for value in (None, HALF, 1)],
+        *[((name,), value) for name in ("device", "model", "stop", "weights_hash") for value in ([1], HALF, 1)],
+        *[(("copy",), value) for value in (None, 1, "false")],
+        *[(("versions", "torch"), value) for value in (HALF, 2.0, None)],
+    ],
+)
+def test_evidence_of_other_types_is_refused_in_words(path, value):
+    """Not by an error of Python's, wherever these values would be used."""
+    record = json.loads(json.dumps(outcome().to_dict()))
+    from_dict(record)
+    place = record["evidence"]
+    for name in path[:-1]:
+        place = place[name]
+    assert path[-1] in place
+    place[path[-1]] = value
+    with pytest.raises(InvalidInput, match=r"evidence|noise|law|scale|family|device|complete") as error:
+        from_dict(record)
+    str(error.value).encode()
+
+
+def test_seeds_and_families_that_there_are_stay():
+    for settings in ({"seed": 2**128 - 1}, {"seed": -3}, {"seed": None}, {"seed": "derived"}, {"family": 10**6}):
+        c = outcome(**settings)
+        assert from_dict(json.loads(json.dumps(c.to_dict()))).to_dict() == c.to_dict()
+    c = outcome(law=Gaussian(scale=1))  # a whole number, as it was given
+    assert from_dict(c.to_dict()).evidence.law == c.evidence.law
+
+
+def test_a_reason_that_is_no_text_is_refused():
+    (unsure,) = SmoothedClassifier(top_left, Gaussian(scale=0.3), None, 2).certify(torch.zeros(1, 5), n=50)
+    for reason in (None, 5, HALF, ["x"]):
+        with pytest.raises(InvalidInput, match="an abstention's reason"):
+            from_dict(unsure.to_dict() | {"reason": reason})

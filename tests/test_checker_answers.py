@@ -14,6 +14,7 @@ import ucan
 from test_checker import LAWS, ROOT, SCALES, SCHEMA, checker, failed, record_of, run, verdicts
 from ucan.laws import Law
 from ucan.questions.records import from_dict
+from ucan.replay_answer import replayed
 from ucan.verify_answer import verify_answer
 
 EVENT = (2, 2, 3)
@@ -406,6 +407,17 @@ def test_verify_recomputes_bounds_from_the_votes_in_the_file(honest, kind) -> No
     assert wrong.name == "claim" and "do not follow from its votes" in wrong.detail
 
 
+@pytest.mark.parametrize("value", [1e6, -1e6])
+def test_a_value_outside_of_its_own_interval_is_found(honest, value) -> None:
+    """It is shown as the answer, and no replay can tell where the seed is secret."""
+    g, x = the_model("interval"), torch.linspace(2.0, -2.0, 12).reshape(1, *EVENT)
+    changed = copy.deepcopy(honest["interval"])
+    changed["ends"]["value"]["data"][2], changed["evidence"]["seed"] = value, None
+    assert failed(changed) == {"ends"}
+    (wrong,) = [check for check in verify_answer(from_dict(changed), g, x).checks if not check.passed]
+    assert wrong.name == "claim" and "a value lies outside of its own interval" in wrong.detail
+
+
 @pytest.mark.parametrize("rule", ["holm", "bonferroni"])
 def test_random_votes_of_places_have_the_same_decisions(rule: str) -> None:
     """Places of many probabilities, near the threshold and with equal counts: the same ones stand, by other code."""
@@ -552,9 +564,8 @@ def test_an_interval_that_rests_on_a_stated_range_is_not_confirmed() -> None:
 def test_fresh_numbers_outside_the_range_that_an_interval_rests_on_refute_it() -> None:
     g, x = the_model("interval"), torch.linspace(2.0, -2.0, 12).reshape(1, *EVENT)
     (one,) = g.certify(x, radius=50.0, n=400, range=(-4.0, 4.0))
-    narrow = dataclasses.replace(
-        one, limits=(-1.0, 1.0), lowers=torch.full_like(one.lowers, -1.0), uppers=torch.full_like(one.uppers, 1.0)
-    )
+    ends = {"lowers": torch.full_like(one.lowers, -1.0), "uppers": torch.full_like(one.uppers, 1.0)}
+    narrow = dataclasses.replace(one, limits=(-1.0, 1.0), value=one.value.clamp(-1.0, 1.0), **ends)
     verdict = verify_answer(narrow, g, x, seed=7)
     assert [c.name for c in verdict.checks if not c.passed] == ["votes", "replay"] and verdict.confirms is None
 
@@ -622,3 +633,61 @@ def test_a_record_with_an_odd_value_is_refused_in_words(kind, key, value) -> Non
     assert key in record and from_dict(record) is not None
     with pytest.raises(ucan.InvalidInput):
         from_dict({**record, key: value})
+
+
+def shifted(kind, by):
+    """The model that an answer of a kind is of, which answers a little more on the second place."""
+    step = torch.tensor([0.0, by, 0.0, 0.0])
+    law, noise = ucan.Gaussian(scale=0.3), ucan.Fixed(0.7)
+    if kind in ("top", "confidence"):
+        return ucan.SmoothedClassifier(lambda batch: four(batch) + step, law, noise, num_classes=4)
+    if kind == "labels":
+        return ucan.SmoothedLabels(lambda batch: four(batch) - 1.6 + step, law, noise)
+    return ucan.SmoothedRegressor(lambda batch: four(batch) + step, law, noise)
+
+
+ASKED = {
+    "top": {"top": 2},
+    "confidence": {"confidence": 0.6},
+    "labels": {"radius": 0.01},
+    "interval": {"radius": [0.01, 0.02]},
+    "within": {"within": 5.0},
+}
+
+
+@pytest.mark.parametrize("kind", ASKED)
+def test_a_replay_of_an_answer_allows_for_rounding(kind) -> None:
+    """Votes that fall elsewhere may be few, and those drawn here must support the claim; else nothing or a fault is said."""
+    x = torch.linspace(2.0, -2.0, 12).reshape(1, *EVENT)
+    (one,) = shifted(kind, 0.0).certify(x, n=2000, norm=2, **ASKED[kind])
+    told = {by: replayed(one, shifted(kind, by), x)[0] for by in (0.0, 1e-6, -0.01, 1.0)}
+    assert told[0.0].passed and told[0.0].confirmed and told[0.0].detail.endswith("leads to this answer")
+    assert told[1e-6].passed and told[1e-6].confirmed == (kind != "interval"), told
+    assert not told[1.0].passed
+    few = told[-0.01]  # a few votes less for the second class
+    if kind == "confidence":  # which its claim does not rest on
+        assert few.passed and few.detail.endswith("the votes drawn here support the claim as well")
+    elif kind == "labels":
+        assert few.passed
+    elif kind == "top":  # it bounds every class, and another one has them
+        assert not few.passed and few.detail.endswith("the votes drawn here do not support the claim")
+    else:  # numbers that are off by so much are others
+        assert not few.passed and few.detail.endswith("does not lead to this answer")
+
+
+@pytest.mark.parametrize("kind", ASKED)
+def test_a_replay_of_an_answer_of_another_device_or_release_is_none(kind) -> None:
+    x, g = torch.linspace(2.0, -2.0, 12).reshape(1, *EVENT), shifted(kind, 0.0)
+    (one,) = g.certify(x, n=400, norm=2, **ASKED[kind])
+    for changed, said in (
+        ({"device": "cuda: another"}, "was drawn on cuda: another"),
+        ({"versions": {"torch": "1.0"}}, "by torch 1.0"),
+    ):
+        # Its seed gives other noise there: the votes of another one stand for those.
+        other = dataclasses.replace(one, evidence=dataclasses.replace(one.evidence, seed=1, **changed))
+        verdict = verify_answer(other, g, x)
+        last = verdict.checks[-1]
+        assert verdict.stands and verdict.confirms == "pipeline"
+        assert (last.name, last.confirmed) == ("replay", False) and said in last.detail
+    other = dataclasses.replace(one, evidence=dataclasses.replace(one.evidence, seed=1))
+    assert [check.name for check in verify_answer(other, g, x).checks if not check.passed] == ["replay"]

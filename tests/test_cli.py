@@ -24,8 +24,8 @@ from torch import nn
 from typer.testing import CliRunner
 
 import ucan
-from ucan import choices
 from ucan.bench import Bench
+from ucan.catalogue import READERS
 from ucan.certificate import save_json
 from ucan.cli import app, main
 from ucan.cli import words as options
@@ -46,17 +46,38 @@ from ucan.smoothed import COMPANY
 from ucan.training import Trainer, is_trained_run
 
 HEADER = "idx\tlabel\tpredict\tradius\tcorrect\ttime"
-NAMES = [
-    (options.BackendName, choices.BACKENDS),
-    (options.PrecisionName, choices.PRECISIONS),
-    (options.NormName, [str(choices.norm_to_json(norm)) for norm in choices.NORMS]),
-    (ScopeName, [*choices.SCOPES, "unknown"]),
-]
 
 
-@pytest.mark.parametrize(("option", "known"), NAMES, ids=lambda value: getattr(value, "__name__", ""))
-def test_the_names_of_an_option_are_those_that_the_library_knows(option, known):
-    assert sorted(option) == sorted(known)
+@pytest.mark.parametrize(
+    ("option", "known"),
+    [
+        (options.BackendName, {"eager", "compile", "tuned", "onnxruntime", "openvino", "auto"}),
+        (options.PrecisionName, {"fp32", "tf32", "bf16"}),
+        (options.NormName, {"1", "2", "inf"}),
+        (ScopeName, {"pipeline", "frozen", "registry", "unknown"}),
+    ],
+)
+def test_names_of_an_option_are_members_with_their_own_value(option, known):
+    assert {one.value for one in option} == known and all(option(name) == name for name in known)
+
+
+def test_the_help_of_data_names_every_data_set():
+    assert [name for name in READERS.names() if name not in options.DATA_HELP] == []
+
+
+@dataclasses.dataclass
+class Asked:
+    n: int = 0
+    data: str = ""
+    norm: float | None = None
+
+
+def test_a_parameter_that_nothing_takes_is_refused():
+    given = {"n": 5, "source": "digits", "norm": options.NormName("inf"), "quiet": True}
+    assert options.job_of(Asked, given) == Asked(5, "digits", math.inf)
+    assert options.job_of(Asked, {**given, "top": 3}, ("top",), n=6) == Asked(6, "digits", math.inf)
+    with pytest.raises(TypeError, match="Asked has no field for nn"):
+        options.job_of(Asked, {**given, "nn": 5})
 
 
 COMMANDS = ("demo", "train", "certify", "predict", "verify", "compare", "report", "export", "import")
@@ -347,9 +368,15 @@ def test_certificates_that_are_missing_are_written_by_the_same_command(place: Pa
     folder = place / "run" / "certificates"
     there = {path.name: path.read_text() for path in folder.glob("*.json")}
     assert len(there) == len(rows(place / "run" / "results.tsv")) > 3
-    (folder / "3.json").unlink()
-    certify("run", "--certificates")
-    assert {path.name: path.read_text() for path in folder.glob("*.json")} == there
+    kept = folder / "0.json"
+    os.utime(kept, (1, 1))
+    for damage in (None, "", "{", "[]", "3", there["0.json"], there["3.json"].replace('"seed": ', '"seed": 1')):
+        (folder / "3.json").unlink()
+        if damage is not None:
+            (folder / "3.json").write_text(damage)
+        certify("run", "--certificates")
+        assert {path.name: path.read_text() for path in folder.glob("*.json")} == there
+    assert kept.stat().st_mtime == 1  # what is right is not written again
 
 
 def test_a_second_run_computes_nothing(place: Path) -> None:

@@ -3,6 +3,7 @@
 import csv
 import json
 import math
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +15,7 @@ from typer.testing import CliRunner
 
 import ucan
 from ucan.cli import app
-from ucan.errors import InvalidInput, MissingExtra, UcanError
+from ucan.errors import InvalidInput, MissingExtra, StoreError, UcanError
 from ucan.report.tables import comparison
 from ucan.results import Store
 from ucan.results.formats import write
@@ -129,6 +130,22 @@ def test_parquet_without_pyarrow_names_the_extra(run: Path, tmp_path: Path, monk
     with pytest.raises(MissingExtra, match=r"ucan\[results\]"):
         export(run, tmp_path / "ours.parquet", "parquet")
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("kind", ["tsv", "csv", "parquet", "json"])
+def test_a_config_that_states_a_smaller_alpha_is_not_exported(run: Path, tmp_path: Path, kind: str) -> None:
+    shutil.copytree(run, tmp_path / "run")
+    config = tmp_path / "run" / "config.toml"
+    text = config.read_text()
+    for alpha, said in {
+        "1e-06": "states α = 1e-06, but its certificates were made at 0.001",
+        "nan": "nan is not a valid value of alpha",
+        "'0.001'": "'0.001' is not a valid value of alpha",
+    }.items():
+        config.write_text(text.replace("alpha = 0.001", f"alpha = {alpha}"))
+        with pytest.raises(StoreError, match=said):
+            export(tmp_path / "run", tmp_path / f"ours.{kind}", kind)
+        assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
 @pytest.mark.parametrize("existing", ["ours.tsv", "ours.tsv.json"])

@@ -612,7 +612,7 @@ def test_verify_knows_the_arithmetic():
 
 
 def test_an_audit_on_the_grid_moves_in_whole_steps():
-    from ucan.audit.attacks import reachable
+    from ucan.audit.inputs import reachable
 
     g = SmoothedClassifier(pixel(0.4), Gaussian(0.25), num_classes=2, step=1 / 16)
     x = torch.full((1, 4), 0.5)

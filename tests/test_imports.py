@@ -72,6 +72,7 @@ ORDER = (
     "registry",
     "verify",
     "replay",
+    "replay_answer",
     "verify_answer",
     "recertify",
     "deciding",

@@ -17,8 +17,20 @@ from ucan.errors import DoesNotFollow, InvalidInput, ModelError, UcanError, firs
 from ucan.models import Embedded
 from ucan.models.adapt import adapt
 from ucan.plan import CertifyPlan
+from ucan.questions.topk import TopK
 from ucan.reach import Move, Reach
-from ucan.runs.audit import _chosen
+from ucan.results.metrics import average_radius
+from ucan.runs.ask import AskJob
+from ucan.runs.audit import AuditJob, _chosen
+from ucan.runs.bench import BenchJob
+from ucan.runs.certify import certify
+from ucan.runs.jobs import Selection
+from ucan.runs.predict import PredictJob
+from ucan.runs.prepare import CertifyJob
+from ucan.runs.read import Run
+from ucan.runs.train import TrainJob
+from ucan.runs.tune import TuneJob
+from ucan.runs.verify import VerifyJob
 
 ROOT = Path(__file__).parents[1]
 X = torch.rand(2, 1, 2, 2, generator=torch.Generator().manual_seed(0))
@@ -81,6 +93,29 @@ REFUSED = {
         lambda: adapt(Answering((512,)), X[:1]),
         "2 tensors that could be its logits",
     ),
+    "a law's class": (
+        lambda: certify(CertifyJob(model=net(), data=X.numpy(), classes=2, law=ucan.Gaussian)),  # type: ignore[arg-type]
+        "law must be a noise law such as ucan.Gaussian(scale=0.5), got <class",
+    ),
+    "a generator's class": (
+        lambda: PredictJob(model=net(), data=X.numpy(), noise=ucan.Fixed),  # type: ignore[arg-type]
+        "generator must be a ucan.Generator such as ucan.Fixed(scale), got <class",
+    ),
+    "one change": (
+        lambda: TrainJob(settings="mnist-fast", changes="epochs=1"),
+        "changes takes a list, got 'epochs=1': give [\"epochs=1\"].",
+    ),
+    "one held column": (
+        lambda: ucan.Table({"age": [1.0]}, hold="age"),
+        "hold takes a list, got 'age': give [\"age\"].",
+    ),
+    "one column that varies": (lambda: CertifyJob(model="m", data="d", vary="age"), 'give ["age"].'),
+    "one held column to verify": (
+        lambda: VerifyJob(model="m", certificate="c", input="i", hold="age"),
+        'give ["age"].',
+    ),
+    "one name of a class": (lambda: CertifyJob(model="m", data="d", class_names="cat"), 'give ["cat"].'),
+    "one network": (lambda: BenchJob(models="lenet"), "models takes a list, got 'lenet': give [\"lenet\"]."),  # type: ignore[arg-type]
 }
 
 
@@ -135,6 +170,102 @@ def test_an_embedded_model_states_its_classes() -> None:
     texts, tokens = Embedded(text, text.words), torch.tensor([[1, 2]])
     smoothed = ucan.SmoothedClassifier(texts.at(tokens), LAW)
     assert smoothed.num_classes == 3 and len(smoothed.certify(texts.embed(tokens), n=20)[0].counts) == 3
+
+
+JOBS: dict[str, Any] = {
+    "certify": lambda **taken: CertifyJob(model="m", data="d", **taken),
+    "predict": lambda **taken: PredictJob(model="m", data="d", **taken),
+    "ask": lambda **taken: AskJob(model="m", data="d", question=TopK(1), **taken),
+    "tune": lambda **taken: TuneJob(model="m", data="d", **taken),
+    "audit": lambda **taken: AuditJob(run="r", **taken),
+    "bench": lambda **taken: BenchJob(**taken),
+}
+
+
+@pytest.mark.parametrize("wrong", [0, -1, 1.5, "5", True])
+@pytest.mark.parametrize("command", JOBS)
+def test_how_many_inputs_are_taken_is_a_whole_number(command: str, wrong: Any) -> None:
+    for name in ("most", "skip") if command not in ("audit", "bench") else ("most",):
+        with pytest.raises(InvalidInput, match=f"{name} must be a whole number of at least 1, got {wrong!r}"):
+            JOBS[command](**{name: wrong})
+    JOBS[command](most=None)
+    JOBS[command](most=np.int64(2))
+
+
+def test_a_selection_by_hand_is_checked_too() -> None:
+    data = ucan.data.InMemory(X.numpy())
+    assert list(Selection.of(data, 1, 1).indices) == [0] and list(Selection.of(data, 2, None).indices) == [0]
+    for taken in ((0, None), (1, -1)):
+        with pytest.raises(InvalidInput, match="must be a whole number of at least 1"):
+            Selection.of(data, *taken)
+
+
+def test_a_mask_is_no_list_of_rows() -> None:
+    """True is a whole number in Python: a mask would be answered for rows 0 and 1."""
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"a": [0.0, 1.0, 2.0], "b": [1.0, 0.5, 2.0]})
+    model = lambda rows: (rows[:, 0] > 0.5).long()  # noqa: E731
+    table = ucan.SmoothedTable(model, ucan.Table(frame), sigma={"a": 1, "b": 1}, num_classes=2)
+    mask = frame["a"] > 0.5
+    masks = (mask, mask.to_numpy(), mask.tolist(), list(mask.to_numpy()), torch.tensor(mask), mask.astype("boolean"))
+    for given in masks:
+        with pytest.raises(InvalidInput, match=r"numpy\.flatnonzero\(mask\)"):
+            table.certify(given, n=20)
+    for single in (3, np.int64(3), 1.5, torch.tensor(1)):
+        with pytest.raises(InvalidInput, match=r"a list of numbers of rows, got .*\[3\]"):
+            table.certify(single, n=20)
+    rows = np.flatnonzero(mask)
+    lists = (rows, rows.tolist(), torch.tensor(rows), pandas.Series(rows), range(1, 3), (i for i in rows))
+    for given in lists:
+        assert [answer.index for answer in table.certify(given, n=20)] == [1, 2]
+
+
+@pytest.mark.parametrize("bound", ["binary", "two-class"])
+def test_invalid_votes_are_said_where_nothing_is_certified(bound: Any) -> None:
+    outside = ucan.SmoothedClassifier(lambda batch: torch.full((len(batch),), 5), LAW, num_classes=3)
+    (nothing,) = outside.certify(X[:1], n=100, bound=bound)
+    assert nothing.abstained and nothing.reason.endswith(" (100 of 100 votes were invalid)")
+    for answers in (
+        outside.predict(X[:1], n=100),
+        outside.predict(X[:1], n=100, stop=True),
+        outside.certify(X[:1], n=100, stop=0.1),
+        outside.certify(X[:1], n=100, confidence=0.9),
+        outside.certify(X[:1], n=100, top=2),
+    ):
+        assert answers[0].abstained and " votes were invalid)" in answers[0].reason
+    coin = ucan.SmoothedClassifier(lambda batch: (batch[:, 0, 0, 0] > 0).long(), LAW, num_classes=2)
+    (valid,) = coin.certify(torch.zeros(1, 1, 2, 2), n=100)
+    assert valid.abstained and "invalid" not in valid.reason
+
+
+def test_an_estimator_has_the_number_of_its_own_classes() -> None:
+    linear = pytest.importorskip("sklearn.linear_model")
+    model = linear.LogisticRegression().fit(np.arange(6.0)[:, None], [0, 1, 2, 0, 1, 2])
+    said = (
+        r"the model answers with 3 classes, but num_classes is 2: use num_classes=3 \(on the command line --classes\)"
+    )
+    for make in (
+        lambda: ucan.SmoothedClassifier(model, LAW, num_classes=2),
+        lambda: adapt(model, torch.zeros(1, 1), 2),
+        lambda: ucan.SmoothedTable(model, ucan.Table({"a": [0.5, 1.5]}), sigma={"a": 1}, num_classes=2),
+    ):
+        with pytest.raises(ModelError, match=said):
+            make()
+    assert ucan.SmoothedClassifier(model, LAW, num_classes=3).num_classes == 3
+    assert ucan.SmoothedClassifier(model, LAW).num_classes == 3
+
+
+def test_a_column_or_a_measure_that_a_run_does_not_have_is_said_with_those_it_has(tmp_path: Path) -> None:
+    certify(CertifyJob(model=net(), data=ucan.data.InMemory(X.numpy()), n=100, model_id=None), out=tmp_path / "run")
+    run = Run.open(tmp_path / "run")
+    with pytest.raises(InvalidInput, match=r"^a run has no column 'radii'; its columns are idx, .*radius"):
+        run.columns["radii"]
+    with pytest.raises(KeyError):
+        run.columns["radii"]
+    assert run.columns.get("radii") is None and "radii" not in run.columns
+    for measured in (run.curve, lambda by: average_radius(run.columns, by)):
+        with pytest.raises(InvalidInput, match='by must be "radius", "alm" or "sigma", got \'radii\''):
+            measured("radii")  # type: ignore[arg-type]
 
 
 def test_the_rows_of_a_table_are_numbers_and_there() -> None:

@@ -26,6 +26,7 @@ from ucan.certificate import from_dict, load_json, save_json
 from ucan.errors import StoreError
 from ucan.evidence import Evidence, Noise
 from ucan.plan import CertifyPlan
+from ucan.registry.database import _sketch_checksum
 from ucan.registry.regions import Regions
 from ucan.scales import Basis, Dense, Diagonal, Scalar
 from ucan.sidecar import input_hash
@@ -455,9 +456,9 @@ def test_foreign_and_damaged_files_are_refused(tmp_path):
 
 def test_a_failed_enrolment_leaves_nothing_behind(tmp_path, monkeypatch):
     with Registry(tmp_path / "r") as registry:
-        monkeypatch.setattr(
-            registry._store, "add", lambda *_: (_ for _ in ()).throw(sqlite3.OperationalError("disk is full"))
-        )
+        full = sqlite3.OperationalError("database or disk is full")
+        full.sqlite_errorcode = sqlite3.SQLITE_FULL
+        monkeypatch.setattr(registry._store, "add", lambda *_: (_ for _ in ()).throw(full))
         with pytest.raises(StoreError, match="no space left"):
             registry.enrol(point(0, 0), claim(1, 1.0, 1.0, 2, (2,)))
         monkeypatch.undo()
@@ -649,3 +650,44 @@ def test_no_region_of_an_honest_registry_meets_another(tmp_path):
                 registry.enrol(x, *about([x], [made]))
             certified = [entry for entry in registry if entry.answer is not None]
             assert len(certified) > 10 and all(registry.apart(entry) for entry in certified)
+
+
+def test_an_outcome_about_another_input_that_has_the_same_float32_numbers_is_refused(tmp_path):
+    here, there = torch.tensor([[1.0]], dtype=torch.float64), torch.tensor([[1.0 + 1e-9]], dtype=torch.float64)
+    g = SmoothedClassifier(lambda x: (x[:, 0] > 1 + 5e-10).long(), Gaussian(1e-10), num_classes=2, model_id="m")
+    (c,) = g.certify(here, n=500)
+    with Registry(tmp_path / "r") as registry:
+        with pytest.raises(InvalidInput, match="another input"):
+            registry.enrol(there, c)
+        assert registry.enrol(here, c).prediction == 0
+
+
+def _changed_sketch(path, number, reach=None, move=0.0):
+    """Move a stored sketch, or change its reach, with the checksum of what is then there."""
+    with closing(sqlite3.connect(path)) as db:
+        answer, old, data = db.execute("SELECT answer, reach, sketch FROM sketches WHERE id = ?", (number,)).fetchone()
+        reach, data = old if reach is None else reach, (np.frombuffer(data, "<f4") + np.float32(move)).tobytes()
+        values = reach, data, _sketch_checksum(answer, reach, data), number
+        db.execute("UPDATE sketches SET reach = ?, sketch = ?, checksum = ? WHERE id = ?", values)
+        db.commit()
+
+
+@every_norm
+@pytest.mark.parametrize(
+    "change", [{"move": 1000.0}, {"reach": 0.01}, {"reach": 9.0}, {"move": math.nan}, {"move": 1e-4}]
+)
+def test_a_region_that_its_sketch_hides_is_found(norm, change, tmp_path, monkeypatch):
+    """Whoever writes the file can give a changed sketch its checksum; the region would not be looked at."""
+    x = point(0.0, 0.0, 0.0), point(1.0, 0.0, 0.0)
+    wide = about(
+        x, (claim(0, Scalar(1.0), 0.8, norm, (3,)), claim(1, Diagonal(torch.tensor([1.0, 2.0, 0.5])), 0.8, norm))
+    )
+    with Registry(tmp_path / "r", norm) as registry, monkeypatch.context() as patched:
+        patched.setattr(Regions, "room", lambda self, point, number, radius, answer: radius)
+        for each in zip(x, wide, strict=True):
+            registry.enrol(*each)
+    _changed_sketch(tmp_path / "r", 2, **change)
+    with Registry(tmp_path / "r") as registry:
+        first = next(iter(registry))
+        with pytest.raises(StoreError, match="is damaged: the sketch of enrolment 2 is not that of its region"):
+            registry.apart(first)

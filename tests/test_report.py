@@ -4,8 +4,10 @@ import json
 import math
 import re
 import shutil
+import sqlite3
 import sys
 import xml.etree.ElementTree as ET
+from contextlib import closing
 from dataclasses import asdict, replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -563,6 +565,82 @@ def test_the_gallery_shows_the_broken_the_best_the_worst_and_the_abstained(place
     assert first.typical is not None and first.typical.slice is not None and first.missing == ()
 
 
+def recorded(folder, place, change):
+    """A copy of a run whose records are changed."""
+    shutil.copytree(place, folder)
+    with closing(sqlite3.connect(folder / "results.sqlite")) as db:
+        for idx, text in db.execute("SELECT idx, record FROM records").fetchall():
+            record = json.loads(text)
+            change(record)
+            db.execute("UPDATE records SET record = ? WHERE idx = ?", (json.dumps(record), idx))
+        db.commit()
+    (changed,) = read_runs([folder])
+    return changed
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"radius": 99.0, "p_lower": 0.9999999}, "radius does not follow from its region"),
+        ({"p_lower": None}, "p_lower must be a number"),
+        ({"p_lower": "x"}, "p_lower must be a number"),
+        ({"prediction": 10**30}, "the prediction must be one of the 2 classes"),
+        ({"prediction": None}, "the prediction must be one of the 2 classes"),
+        ({"kind": "prediction"}, "not a complete certificate record"),
+        ({"reason": 5, "kind": "abstention"}, "an abstention's reason is a text"),
+        ({"region": {"norm": 2, "radius": 0.5, "shape": ["x"], "scale": {"kind": "Scalar", "value": 1.0}}}, ""),
+    ],
+)
+def test_a_record_that_does_not_hold_together_is_listed_and_not_shown(change, said, place, tmp_path):
+    run = recorded(tmp_path / "run", place / "plain", lambda record: record.update(change))
+    (gallery,) = galleries_of([run])
+    assert all(one.answer is None for one in gallery.exhibits) and gallery.typical is None
+    assert len(gallery.missing) > 2 and all(
+        re.search(rf"^(Input|The region of input) \d cannot be shown: .*{said}", one) for one in gallery.missing
+    )
+    page = build_page([run], [gallery])
+    assert "cannot be shown" in page and "below 99" not in page
+
+
+def test_a_record_without_a_part_of_it_is_listed_and_not_shown(place, tmp_path):
+    for name in ("p_lower", "prediction", "radius", "evidence.noise"):
+        first, _, rest = name.partition(".")
+
+        def without(record, first=first, rest=rest):
+            (record[first] if rest else record).pop(rest or first, None)
+
+        run = recorded(tmp_path / name, place / "plain", without)
+        (gallery,) = galleries_of([run])
+        certified = [one for one in gallery.exhibits if one.answer is not None]
+        assert not certified and "is not a complete certificate record" in gallery.missing[0]
+        build_page([run], [gallery])
+
+
+def test_a_class_without_a_name_is_called_by_its_number(place):
+    (plain,) = read_runs([place / "plain"])
+    named = replace(plain, config=replace(plain.config, model=replace(plain.config.model, class_names=("", "lit"))))
+    says = [one.words[0] for one in exhibit_run(named, {}).exhibits]
+    assert "The answer is class 0, which is right." in says and "The answer is lit, but the label is 0." in says
+
+
+def test_alpha_that_is_none_is_refused_and_a_row_without_a_label_is_never_right(place, tmp_path):
+    shutil.copytree(place / "plain", tmp_path / "run")
+    config = tmp_path / "run" / "config.toml"
+    text = config.read_text()
+    for alpha in ("nan", "-1.0", "0"):
+        config.write_text(text.replace("alpha = 0.001", f"alpha = {alpha}"))
+        with pytest.raises(StoreError, match=r"config\.toml: .* is not a valid value of alpha"):
+            read_runs([tmp_path / "run"])
+    config.write_text(text)
+    with closing(sqlite3.connect(tmp_path / "run" / "results.sqlite")) as db:
+        db.execute("UPDATE outcomes SET label = -1, correct = 1")
+        db.execute("UPDATE outcomes SET label = prediction WHERE idx = 0")
+        db.commit()
+    runs = read_runs([tmp_path / "run"])
+    assert runs[0].labelled == 1 and runs[0].curve().percent.max() <= 100
+    build_page(runs, galleries_of(runs))
+
+
 def test_a_break_in_words_says_who_was_asked_and_which_votes_count():
     assert "after which the pipeline that computes its noise anew answers class 1" in _break_in_words(
         attempt(0, True), False
@@ -571,7 +649,7 @@ def test_a_break_in_words_says_who_was_asked_and_which_votes_count():
     assert "after which the pipeline no longer gives class 3 a majority" in lost and "answers" not in lost
     two = _break_in_words(attempt(0, True, scope="pipeline"), True)
     assert "the pipeline answers class 1**: class 0 is left with 5 of 2,000 votes for it or its rival." in two
-    memory = _break_in_words(attempt(0, True, scope="registry", hits=0, total=1, attack="stateful gradient"), False)
+    memory = _break_in_words(attempt(0, True, scope="registry", hits=0, total=1, stateful=True), False)
     assert memory.endswith("the classifier with its memory answers class 1**.")
 
 

@@ -90,3 +90,16 @@ def test_texts_where_the_training_table_has_numbers_are_refused(tmp_path: Path) 
 def test_a_decimal_that_is_no_number_is_refused() -> None:
     with pytest.raises(InvalidInput, match="column 'a'"):
         ucan.Table(pd.DataFrame({"a": [Decimal("1.5"), Decimal("Infinity")], "b": [1.0, 2.0]}))
+
+
+def test_an_abstention_names_the_class_that_it_numbers():
+    rows = np.random.default_rng(0).normal(size=(60, 2))
+    labels = np.where(rows[:, 0] > 0, 7, 5)
+    model = LogisticRegression().fit(rows, labels)
+    columns = {"a": [0.0, 3.0], "b": [0.0, 0.0], "answer": [5, 7]}
+    table = ucan.Table(columns, target="answer", train={"a": rows[:, 0], "b": rows[:, 1], "answer": labels})
+    near, far = ucan.SmoothedTable(model, table, sigma="a=1,b=1", step=False).certify(n=200)
+    assert near.reach is None and "No answer is certified" in near.words()
+    number = int(np.argmax(near.outcome.evidence.selection))
+    assert near.words().endswith(f" (class {number}, counted from 0, is {(5, 7)[number]}).")
+    assert "counted from 0" not in far.words() and far.answer is not None

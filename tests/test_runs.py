@@ -138,6 +138,9 @@ def test_an_old_config_is_read_and_loses_nothing(path: Path) -> None:
         ({"given": {"colour": 1}}, "'given.colour'"),
         ({"n": 10.5}, "10.5 is not a valid value of n"),
         ({"n": True}, "True is not a valid value of n"),
+        ({"sigma": {"age": 1.0, "income": "x"}}, "'income': 'x'} is not a valid value of sigma"),
+        ({"steps": {"age": True}}, "{'age': True} is not a valid value of steps"),
+        ({"sigma": [1.0]}, r"\[1.0\] is not a valid value of sigma"),
         ({"kind": "other"}, "'other' is not a valid value of kind"),
         ({"colour": "red", "ucan": "99.0"}, "written by UCAN 99.0: update"),
     ],
@@ -145,6 +148,17 @@ def test_an_old_config_is_read_and_loses_nothing(path: Path) -> None:
 def test_what_no_run_holds_is_refused_with_file_and_key(change: dict[str, object], said: str) -> None:
     with pytest.raises(StoreError, match=said):
         RunConfig.of({"kind": "certify", **change}, "runs/mine/config.toml")
+
+
+def test_values_of_a_mapping_are_converted_as_all_others_are_and_those_of_any_type_are_left_alone() -> None:
+    told = {"own": "inf", "more": {"deep": [1, "x"]}}
+    config = RunConfig.of(
+        {"sigma": {"age": 2, "income": "inf"}, "noise_settings": told, "law": {"name": "Mine", **told}}
+    )
+    assert config.noise.sigma == {"age": 2.0, "income": float("inf")}
+    assert all(type(value) is float for value in config.noise.sigma.values())
+    assert config.noise.settings == config.law.others == told
+    assert RunConfig.of(config.to_table()) == config
 
 
 def test_configs_are_compared_field_by_field() -> None:

@@ -159,6 +159,41 @@ def test_other_bytes_and_other_runs_are_refused(published: tuple[Path, str], sit
     assert not [p for p in (elsewhere / "cache").rglob("*") if p.is_file()]
 
 
+@pytest.mark.parametrize(
+    "name", ["audit/more.jsonl", "certificates/999.json", "data/digits.npz", "model/checkpoint.pt", "more.sqlite"]
+)
+def test_a_file_that_was_not_published_is_no_part_of_the_run_with_the_hash(
+    name: str, published: tuple[Path, str], elsewhere: Path
+) -> None:
+    folder, found = published
+    (folder / name).parent.mkdir(exist_ok=True)
+    (folder / name).write_text("{}")
+    assert pull(folder) == folder  # whatever lies there
+    with pytest.raises(StoreError, match=f"has {name}, which was not published"):
+        pull(folder, sha256=found)
+    (folder / name).unlink()
+    assert pull(folder, sha256=found) == folder
+    (folder / "linked").symlink_to(elsewhere)
+    with pytest.raises(StoreError, match="has linked, which was not published"):
+        pull(folder, sha256=found)
+
+
+def test_what_use_leaves_in_a_published_run_is_let_be(published: tuple[Path, str]) -> None:
+    folder, found = published
+    Run.open(folder).outcome(0)
+    for name in (
+        "report.html",
+        ".lock",
+        ".cache/x.json",
+        "results.sqlite-shm",
+        "results.sqlite-wal",
+        "__pycache__/x.pyc",
+    ):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).touch()
+    ucan.load(folder, sha256=found)
+
+
 def test_changed_noise_is_refused(run: Path, elsewhere: Path) -> None:
     job = CertifyJob(model=str(elsewhere / "old" / "certification-wise"), data="digits", n=50, skip=500)
     certify(job, elsewhere / "again")

@@ -220,13 +220,15 @@ def test_a_foreign_config_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "results.sqlite").exists()
 
 
-@pytest.mark.parametrize("left", ["nothing", "lock", "part", "config", "empty database", "WAL database"])
+@pytest.mark.parametrize("left", ["nothing", "lock", "part", "older part", "config", "empty database", "WAL database"])
 def test_a_half_created_folder_recovers(tmp_path: Path, left: str) -> None:
     folder = tmp_path / "run"
     folder.mkdir()
     if left != "nothing":
         (folder / ".lock").write_text("process 1 on elsewhere\n")
     if left == "part":
+        (folder / ".config.toml.17-0a1b2c3d.part").write_text("run_form")
+    if left == "older part":
         (folder / ".config.toml.part").write_text("run_form")
     if left in ("config", "empty database", "WAL database"):
         Store.create(tmp_path / "other", CONFIG).close()

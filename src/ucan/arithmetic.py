@@ -229,7 +229,7 @@ def _device_of(scale: Scale, default: torch.device) -> torch.device:
 
 
 def unit_draws(law: Law, n: int, dim: int, rng: torch.Generator) -> torch.Tensor:
-    """N draws of the law at λ = 1 in float64, shape (n, dim), with the error that ``law.draw_error`` states."""
+    """Draw n times from the law at λ = 1 in float64, shape (n, dim), with the error that ``law.draw_error`` states."""
     return law.units(_uniform(law, n, dim, rng), dim)
 
 

@@ -11,7 +11,7 @@ import functools
 import math
 import platform
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from scipy.special import ndtr, ndtri
@@ -25,15 +25,20 @@ from ucan.generators import CertificationWise, Fixed, Generator
 from ucan.laws import Law
 from ucan.plan import CertifyPlan
 from ucan.smoothed import SmoothedClassifier
-from ucan.timing import Case, Row, Timed, in_turns, set_beside
+from ucan.timing import Case, Row, Subject, Timed, Work, in_turns, set_beside
 from ucan.votes import forward_size
 
 # Of inputs certified on a grid: 8-bit pictures.
 STEP = 1 / 255
 # Of decisions that stop early.
 ALPHA = 0.001
-TEXTBOOK = "textbook loop, fp32"
-TEXTBOOK_KEPT = f"{TEXTBOOK}, memory kept"
+TEXTBOOK = Subject(Work.TEXTBOOK, precision="fp32")
+TEXTBOOK_KEPT = replace(TEXTBOOK, work=Work.TEXTBOOK_KEPT)
+# The noise that other laws and shapes are set beside.
+ISOTROPIC = Subject(Work.NOISE, name="gaussian, isotropic")
+# Certificates of few votes, without and with a generator for every input.
+WITHOUT = Subject(Work.GENERATOR, name="isotropic")
+PER_INPUT = Subject(Work.GENERATOR, name="certification-wise")
 
 
 @dataclass(frozen=True)
@@ -99,7 +104,7 @@ class Bench:
             self.rows.append(self._compared(one, timed))
         return self.rows[-len(cases) :]
 
-    def _compared(self, one: Timed, timed: dict[str, Timed]) -> Row:
+    def _compared(self, one: Timed, timed: dict[Subject, Timed]) -> Row:
         """Its row beside the yardstick that it names, where that was timed."""
         against = one.case.against
         if against == one.case.what:
@@ -162,13 +167,13 @@ class Bench:
         and layout, on a GPU also in float32, from which they are brought to that.
         """
         g = self.smoothed(backend=backend)
-        name = f"{backend}, {precision or 'fp32'}"
+        what = Subject(Work.CERTIFY, backend, precision or "fp32")
         setup = g.engine.setup(self.x, CertifyPlan(n=self.n, precision=precision))
         if setup.backend.name != backend:  # it cannot be compiled here: the warning has been given
             return
         on_grid = self.smoothed(backend=backend, step=STEP)
         on_grid.engine.prepared = g.engine.prepared  # the network is the same: compile it once
-        samples, bare = len(self.inputs) * self.n, f"bare forward, {name}"
+        samples, bare = len(self.inputs) * self.n, replace(what, work=Work.BARE)
         certify, grid = (
             functools.partial(each.certify, self.inputs, n=self.n, precision=precision) for each in (g, on_grid)
         )
@@ -176,12 +181,12 @@ class Bench:
         timed = self.measure(
             *loops,
             *self._bare(setup, bare),
-            Case(f"certify, {name}", certify, samples, bare),
-            Case(f"certify on the grid, {name}", grid, samples, bare),
+            Case(what, certify, samples, bare),
+            Case(replace(what, work=Work.GRID), grid, samples, bare),
         )
         self.rows += [set_beside(timed[-2], loop) for loop in timed[: len(loops)]]
 
-    def _bare(self, setup: Setup, name: str) -> list[Case]:
+    def _bare(self, setup: Setup, what: Subject) -> list[Case]:
         """The network alone on as many samples as certificates ask for, or a few seconds' worth of them."""
         size, backend = setup.counter.size, setup.backend
         passes = max(1, len(self.inputs) * self.n // size)
@@ -196,9 +201,10 @@ class Bench:
             for _ in range(passes):
                 backend.vote(batch if backend.form is None else backend.form.of(batch))
 
-        cases = [Case(name, functools.partial(forward, ready), passes * size, TEXTBOOK)]
+        cases = [Case(what, functools.partial(forward, ready), passes * size, TEXTBOOK)]
         if backend.form is not None:
-            cases.append(Case(f"{name}, from float32 pictures", functools.partial(forward, plain), passes * size, name))
+            from_fp32 = replace(what, work=Work.BARE_FROM_FP32)
+            cases.append(Case(from_fp32, functools.partial(forward, plain), passes * size, what))
         return cases
 
     def laws_and_shapes(self, backend: str, precision: str | None, only: Collection[str] | None = None) -> None:
@@ -206,7 +212,7 @@ class Bench:
         dim = self.x.numel()
         sigma = 0.5 + torch.rand(self.shape, generator=torch.Generator().manual_seed(1)).to(self.device)
         kinds: dict[str, tuple[Law, Generator | None, float]] = {
-            "gaussian, isotropic": (laws.Gaussian(0.25), None, 2),
+            ISOTROPIC.name: (laws.Gaussian(0.25), None, 2),
             "laplace": (laws.Laplace.from_std(0.25, dim), None, 1),
             "uniform": (laws.Uniform.from_std(0.25, dim), None, 1),
             "expinf": (laws.ExpInf.from_std(0.25, dim), None, 1),
@@ -227,7 +233,7 @@ class Bench:
             g = self.smoothed(law, generator, backend)
             g.engine.prepared = shared.engine.prepared  # the network is the same: compile it once
             work = functools.partial(g.certify, self.inputs, n=self.n, norm=norm, precision=precision)
-            self.measure(Case(name, work, len(self.inputs) * self.n, "gaussian, isotropic"))
+            self.measure(Case(Subject(Work.NOISE, name=name), work, len(self.inputs) * self.n, ISOTROPIC))
 
     def generator(self, backend: str, precision: str | None) -> None:
         """What a per-input generator adds to a certificate of n = 1,000, in a run over several inputs."""
@@ -239,9 +245,9 @@ class Bench:
         inputs = 64 if self.device.type == "cuda" else 2  # a CPU has nothing to overlap
         x = torch.rand(inputs, *self.shape, generator=torch.Generator().manual_seed(1)).to(self.device)
         cases = []
-        for name, g in (("isotropic", plain), ("certification-wise", per_input)):
+        for what, g in ((WITHOUT, plain), (PER_INPUT, per_input)):
             work = functools.partial(g.certify, x, n=1000, precision=precision)
-            cases.append(Case(f"n = 1,000, {name}", work, 1000 * len(x), "n = 1,000, isotropic"))
+            cases.append(Case(what, work, 1000 * len(x), WITHOUT))
         self.measure(*cases, repeats=9 if inputs > 2 else None)  # a third of a second each, and a spread of percents
 
     def stopping(self) -> list[Stopped]:
@@ -276,8 +282,8 @@ class Bench:
         )
         x = self.inputs.cpu().numpy()
         work = functools.partial(smooth.certify, x, n=self.n, batch_size=batch)
-        (row,) = self.measure(Case("ART certify, fp32", work, len(x) * self.n))
-        ours = max((r for r in self.rows if r.what.startswith("certify, ")), key=lambda r: r.rate, default=None)
+        (row,) = self.measure(Case(Subject(Work.TOOLBOX, precision="fp32"), work, len(x) * self.n))
+        ours = max((r for r in self.rows if r.what.work is Work.CERTIFY), key=lambda r: r.rate, default=None)
         if ours is not None:
             self.rows.append(set_beside(ours, row))
         return row

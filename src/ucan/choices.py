@@ -7,6 +7,7 @@ Imports nothing heavy, so that the command line can show it at once. What a name
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -156,6 +157,12 @@ def check_choice(what: str, value: Any, choices: Collection[str]) -> None:
     """Refuse a value that is not among the choices, naming them."""
     if value not in choices:
         raise InvalidInput(f"{what} must be {one_of(choices)}, got {value!r}.")
+
+
+def check_list(name: str, value: Any) -> None:
+    """Refuse a single text where a list of texts belongs: it would be read letter by letter."""
+    if isinstance(value, str):
+        raise InvalidInput(f"{name} takes a list, got {value!r}: give [{json.dumps(value, ensure_ascii=False)}].")
 
 
 def one_of(choices: Collection[str]) -> str:

@@ -17,6 +17,14 @@ class DoesNotFollow(InvalidInput):
         self.field = field
 
 
+class NoSuchName(InvalidInput, KeyError):
+    """What is looked up by name is not there; the message lists what is. A KeyError, too, as of any mapping."""
+
+    def __str__(self) -> str:
+        """The message; that of a KeyError would stand in quotation marks."""
+        return Exception.__str__(self)
+
+
 class UnsupportedNorm(UcanError, ValueError):
     """No radius is known for this noise law and this norm."""
 

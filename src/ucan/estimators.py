@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from ucan.errors import ModelError, in_one_line
+from ucan.errors import ModelError, OtherClasses, in_one_line
 from ucan.fingerprint import identity
 
 # A row that an estimator cannot answer: a vote for no class.
@@ -170,6 +170,16 @@ def as_estimator(model: Any, file_hash: str | None = None) -> Estimator | None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)
         return Predicting(model, file_hash)
+
+
+def check_classes(model: Any, num_classes: int | None) -> None:
+    """Refuse another number of classes than an estimator has: the number of a network's logits is refused in these words."""
+    if isinstance(model, Estimator) and num_classes not in (None, model.num_classes):
+        raise OtherClasses(
+            f"the model answers with {model.num_classes} classes, but num_classes is {num_classes}: use "
+            f"num_classes={model.num_classes} (on the command line --classes).",
+            model.num_classes,
+        )
 
 
 def known_classes(model: Any) -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
@@ -13,9 +14,18 @@ from ucan.bounds import uniform_of
 from ucan.catalogue import LAWS, Made, call
 from ucan.errors import DoesNotFollow, InvalidInput
 from ucan.held import Held
+from ucan.json_text import check_text, shown
 from ucan.laws import Law
 from ucan.named_bounds import Ballot
 from ucan.sidecar import exact_hash, input_hash
+
+# Numbers of claims and seeds beyond these nobody has; arithmetic in floats would fail on them.
+MOST_CLAIMS = 10**15
+MOST_SEED = 2**256
+MOST_WHOLE = 2**53
+KEY = re.compile("[0-9a-f]{8,}")  # of a stream: the hash that its noise follows from
+TEXTS = ("bound", "precision", "backend", "input_hash", "arithmetic", "phase")
+TEXTS_OR_NONE = ("weights_hash", "stop", "device", "model", "exact_hash", "data_hash")
 
 
 @dataclass(frozen=True)
@@ -40,6 +50,16 @@ class Noise:
     def __post_init__(self) -> None:
         if not isinstance(self.settings, Mapping):
             raise InvalidInput(f"the settings of a noise are values by name, got {self.settings!r}.")
+        check_text("line of a noise", self.line)
+        for name in ("kind", "module", "state"):
+            check_text(f"{name} of a noise", getattr(self, name), needed=False)
+        if not (self.constant is None or isinstance(self.constant, bool)):
+            raise InvalidInput(f"constant of a noise is true or false, or none, got {shown(self.constant)}.")
+        if self.made is not None:
+            check_text("made.name of a noise", self.made.name)
+            check_text("made.package of a noise", self.made.package, needed=False)
+            if not isinstance(self.made.parameters, Mapping):
+                raise InvalidInput(f"made.parameters of a noise are values by name, got {shown(self.made.parameters)}.")
 
     @classmethod
     def from_dict(cls, record: Mapping[str, Any]) -> Noise:
@@ -134,8 +154,10 @@ class Evidence:
     looks: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        if type(self.family) is not int or self.family < 1:
-            raise InvalidInput(f"a family is a whole number of certificates, 1 or more, got {self.family!r}.")
+        if type(self.family) is not int or not 1 <= self.family <= MOST_CLAIMS:
+            raise InvalidInput(
+                f"a family is a whole number of certificates, from 1 to {MOST_CLAIMS:,}, got {shown(self.family)}."
+            )
         if not (isinstance(self.alpha, int | float) and 0 < self.alpha < 1):
             raise InvalidInput(f"alpha must lie strictly between 0 and 1, got {self.alpha!r}.")
         if not all(isinstance(p, float) and 0 < p < 1 for p in self.thresholds) or list(self.thresholds) != sorted(
@@ -148,13 +170,7 @@ class Evidence:
                     f"{name} of evidence is a whole number of at least {least}, got {getattr(self, name)!r}: it was changed or "
                     f"is damaged. Ask for the file again where it was issued."
                 )
-        for name in ("bound", "precision", "backend", "input_hash", "arithmetic", "phase"):
-            if not isinstance(getattr(self, name), str):
-                raise InvalidInput(f"{name} of evidence is a text, got {getattr(self, name)!r}.")
-        for name in ("streams", "versions"):
-            told = getattr(self, name)
-            if not isinstance(told, Mapping) or any(not isinstance(text, str) for text in told.values()):
-                raise InvalidInput(f"{name} of evidence are texts by name, got {told!r}.")
+        self._check_types()
         votes = (*self.counts, self.invalid)
         if any(type(vote) is not int or vote < 0 for vote in votes) or sum(votes) != self.n:
             raise DoesNotFollow(
@@ -169,6 +185,32 @@ class Evidence:
             raise InvalidInput(f"nobody looked after {self.n} answers, only after {self.looks!r}.")
         if self.selection is not None:
             self._check_selection(self.selection)
+
+    def _check_types(self) -> None:
+        """Refuse texts, numbers and flags of another type: whoever reads a file must not be stopped by an error of Python's."""
+        for name in TEXTS:
+            check_text(f"{name} of evidence", getattr(self, name))
+        for name in TEXTS_OR_NONE:
+            check_text(f"{name} of evidence", getattr(self, name), needed=False)
+        for name in ("streams", "versions"):
+            told = getattr(self, name)
+            if not isinstance(told, Mapping):
+                raise InvalidInput(f"{name} of evidence are texts by name, got {shown(told)}.")
+            for key, text in told.items():
+                check_text(f"the name of one of the {name} of evidence", key)
+                check_text(f"{name}.{key} of evidence", text)
+        for phase, key in self.streams.items():
+            if not KEY.fullmatch(key):
+                raise InvalidInput(f"streams.{phase} of evidence is a key in hexadecimal digits, got {shown(key)}.")
+        if not (self.seed is None or (isinstance(self.seed, int) and type(self.seed) is not bool)):
+            raise InvalidInput(f"seed of evidence is a whole number, or none, got {shown(self.seed)}.")
+        if abs(self.seed or 0) >= MOST_SEED:
+            raise InvalidInput(f"seed of evidence has at most 256 bits, got {shown(self.seed)}.")
+        if not isinstance(self.copy, bool):
+            raise InvalidInput(f"copy of evidence is true or false, got {shown(self.copy)}.")
+        for name, value in vars(self.law).items():
+            if isinstance(value, int) and abs(value) > MOST_WHOLE:
+                raise InvalidInput(f"{name} of the law is larger than any that is computed with: {shown(value)}.")
 
     def _check_cap(self) -> None:
         """Refuse a number of planned votes that is none, or smaller than the number that was drawn; version 0.1 had none."""
@@ -271,7 +313,7 @@ class Evidence:
     def from_dict(cls, record: Mapping[str, Any]) -> Evidence:
         """The inverse of ``to_dict``; also reads what version 0.1 wrote, where noise was one line of text."""
         plain = dict(record)
-        noise = Noise(line=plain.pop("generator")) if "generator" in plain else Noise.from_dict(plain["noise"])
+        noise = Noise(line=plain.pop("generator")) if is_first_version(plain) else Noise.from_dict(plain["noise"])
         selection, pairs = plain.get("selection"), plain.get("pairs")
         return cls(
             **{
@@ -288,6 +330,11 @@ class Evidence:
                 "held": None if plain.get("held") is None else Held.from_dict(plain["held"]),
             }
         )
+
+
+def is_first_version(record: Mapping[str, Any]) -> bool:
+    """Whether version 0.1 wrote this evidence, which had fewer entries: its noise is a line of text."""
+    return "generator" in record
 
 
 def _pairs_to_dict(pairs: Pairs) -> dict[str, Any]:

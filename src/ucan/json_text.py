@@ -38,3 +38,21 @@ def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
             raise InvalidInput(f"the entry {key!r} occurs twice")
         found[key] = value
     return found
+
+
+def check_text(what: str, value: Any, needed: bool = True) -> None:
+    """Refuse what is no text, and one with half of a character: JSON can have it, and no file, hash or terminal takes it."""
+    if value is None and not needed:
+        return
+    if not isinstance(value, str):
+        raise InvalidInput(f"{what} is a text{'' if needed else ', or none'}, got {shown(value)}.")
+    if not value.isascii() and any("\ud800" <= letter <= "\udfff" for letter in value):
+        raise InvalidInput(f"{what} has half of a character in it: {shown(value)}.")
+
+
+def shown(value: Any) -> str:
+    """A value of a file in a message, cut short; Python writes no whole number of thousands of digits."""
+    if isinstance(value, int) and abs(value) >= 2**128:
+        return f"a whole number of {value.bit_length():,} bits"
+    text = repr(value)
+    return text if len(text) <= 100 else f"{text[:99]}…"

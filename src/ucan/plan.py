@@ -21,6 +21,7 @@ from ucan.stopping import Radii, Stop
 # model, noise and data, so that nobody can choose it.
 Seed = int | None | Literal["derived"]
 RANDOM_BITS = 128
+USUAL_ALPHA = 0.001  # of all certificates that the field publishes
 
 
 class SecretSeed(int):
@@ -53,7 +54,7 @@ class CertifyPlan:
 
     n0: int = 100
     n: int = 100_000
-    alpha: float = 0.001
+    alpha: float = USUAL_ALPHA
     norm: float = 2
     seed: int = 0
     batch_size: int | None = None
@@ -140,7 +141,7 @@ class PredictPlan:
     """The settings of Algorithm 2."""
 
     n: int = 1000
-    alpha: float = 0.001
+    alpha: float = USUAL_ALPHA
     seed: int = 0
     test: Test = "majority"
     batch_size: int | None = None

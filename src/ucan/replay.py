@@ -75,7 +75,7 @@ def replay(certificate: Certificate, g: SmoothedClassifier, x: torch.Tensor, dat
         return wrong
     derived = _derived(certificate, g, x, data_hash)
     absent = [phase for phase in ("select", evidence.phase) if phase not in keys]
-    reason = _obstacle(certificate, x) or (
+    reason = obstacle(evidence, x) or (
         f"the certificate states neither the seed nor the keys of its noise ({', '.join(absent)})" if absent else ""
     )
     if reason:
@@ -141,8 +141,8 @@ def _misstated(certificate: Certificate, keys: dict[str, str], dim: int) -> Repl
 def _compared(certificate: Certificate, again: Votes, backend: str, selected: tuple[int, ...] | None = None) -> Replay:
     """Compare the counts drawn here with the certificate's, and the votes that chose the class, if others did."""
     evidence, counts = certificate.evidence, tuple(again.counts.tolist())
-    moved = _moved((*counts, again.invalid), (*evidence.counts, evidence.invalid))
-    turned = _moved(selected, evidence.selection)
+    moved = moved_votes((*counts, again.invalid), (*evidence.counts, evidence.invalid))
+    turned = moved_votes(selected, evidence.selection)
     # A bound may depend on the votes that chose the class; version 0.1 did not keep them, and had no such bound.
     drawn = replace(evidence, counts=counts, invalid=again.invalid, selection=selected)
     enough = _supports(certificate, drawn)
@@ -168,7 +168,7 @@ def _compared(certificate: Certificate, again: Votes, backend: str, selected: tu
     return Replay("differs", f"{fell}; the votes drawn here do not support the claim", counts)
 
 
-def _moved(here: tuple[int, ...] | None, then: tuple[int, ...] | None) -> int:
+def moved_votes(here: tuple[int, ...] | None, then: tuple[int, ...] | None) -> int:
     """How many votes went to another class, or became invalid; 0 where there are none to compare."""
     return 0 if here is None or then is None else sum(abs(a - b) for a, b in zip(here, then, strict=True)) // 2
 
@@ -190,9 +190,9 @@ def _keys(certificate: Certificate) -> dict[str, str]:
     return {**own, **evidence.streams}
 
 
-def _obstacle(certificate: Certificate, x: torch.Tensor) -> str:
-    """Why this machine cannot draw that noise; empty if it can."""
-    evidence, here = certificate.evidence, device_name(x.device)
+def obstacle(evidence: Evidence, x: torch.Tensor) -> str:
+    """Why this machine cannot draw the noise of this evidence; empty if it can."""
+    here = device_name(x.device)
     if evidence.device is not None and evidence.device != here:
         return f"the noise was drawn on {evidence.device}, and {here} draws other numbers from the same key"
     then = evidence.versions.get("torch")

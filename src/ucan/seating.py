@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 import numpy as np
 import torch
 
-from ucan.certificate import Abstention, Certificate, Prediction
+from ucan.certificate import Abstention, Certificate, Prediction, among_invalid
 from ucan.engine import Setup
 from ucan.evidence import Evidence
 from ucan.generators import Generator
@@ -87,7 +87,7 @@ class Seating(Smoothed, ABC):
         if p_value <= plan.alpha:
             return Prediction(None, M.scope, evidence, prediction=c_A, p_value=p_value)
         reason = f"class {c_A} has {hits} of {drawn} votes, too few to be sure of a majority"
-        return Abstention(None, M.scope, evidence, reason)
+        return Abstention(None, M.scope, evidence, reason + among_invalid(evidence))
 
     def unfinished(
         self,

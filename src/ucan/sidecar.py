@@ -16,6 +16,8 @@ from ucan.storage import write_whole
 
 # Up to this many numbers stay in the JSON itself: a digit or a small image, readable by eye and by any tool.
 INLINE = 4096
+# What a file of tensors is called, as a pattern: the SHA-256 of its bytes.
+FILE_NAME = r"[0-9a-f]{64}\.safetensors"
 # Copies on the host of tensors on a device, as long as those exist, with the version that was copied.
 _ON_HOST: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
 

@@ -10,11 +10,11 @@ import torch
 
 from ucan.bounds import majority_p_value, top_two_p_value
 from ucan.budget import Budget
-from ucan.certificate import Abstention, Certificate, Prediction
+from ucan.certificate import Abstention, Certificate, Prediction, among_invalid
 from ucan.choices import Bound, Test
 from ucan.engine import Setup
 from ucan.errors import InvalidInput
-from ucan.estimators import as_estimator, known_classes
+from ucan.estimators import as_estimator, check_classes, known_classes
 from ucan.evidence import Evidence
 from ucan.generators import Generator
 from ucan.guards import check_inside
@@ -69,6 +69,7 @@ class SmoothedClassifier(Seating):
         step: Any = None,
     ) -> None:
         model = as_estimator(model) or model
+        check_classes(model, num_classes)
         known = known_classes(model) if num_classes is None else num_classes
         f = Classifier(model, DEFAULT_CLASSES if known is None else known, assumed=known is None)
         super().__init__(f, law, generator, backend, precision, model_id, step)
@@ -224,7 +225,7 @@ class SmoothedClassifier(Seating):
         if R == 0:
             rival = "1/2" if p_B is None else f"the runner-up's bound {ceil_digits(p_B, 6)}"
             reason = f"the lower bound {floor_digits(p_A, 6)} on the probability of class {c_A} is not above {rival}"
-            return Abstention(norm, M.scope, evidence, reason, p_A, budget)
+            return Abstention(norm, M.scope, evidence, reason + among_invalid(evidence), p_A, budget)
         region, mu = self.sizes.region(M, x, p_A, p_B, norm), M.stated(x)[0]
         if region is None:
             reason = "the input is no whole multiple of its step, and rounding it takes all of the radius"
@@ -347,7 +348,7 @@ class SmoothedClassifier(Seating):
         if p_value <= alpha:
             return Prediction(None, M.scope, evidence, prediction=c_A, p_value=p_value)
         reason = f"class {c_A} leads with {n_A} of {n} votes, too few for the {plan.test} test at alpha = {alpha:g}"
-        return Abstention(None, M.scope, evidence, reason)
+        return Abstention(None, M.scope, evidence, reason + among_invalid(evidence))
 
     def _predict_stopping(
         self, inputs: Iterable[torch.Tensor], plan: PredictPlan

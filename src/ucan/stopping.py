@@ -193,9 +193,14 @@ class AtRadii(Radii):
         return tuple(sorted({p for sizes, r in self.asked(radius) if 0 < (p := _reaching(sizes, r)) <= HIGHEST}))
 
     def lead(self, case: Case, n0: int) -> int:
-        """A quarter of the votes that a sure class needs: more would cost more than they tell."""
-        least = math.log(1 / case.alpha) / -math.log(self.thresholds(case.radius)[-1])
-        return min(n0, max(LEAD, math.ceil(least / 4)))
+        """That for the largest radius."""
+        return leading(self.thresholds(case.radius)[-1], case.alpha, n0)
+
+
+def leading(threshold: float, alpha: float, n0: int) -> int:
+    """A quarter of the votes that a sure class needs to show p ≥ threshold: more would cost more than they tell."""
+    least = math.log(1 / alpha) / -math.log(threshold)
+    return min(n0, max(LEAD, math.ceil(least / 4)))
 
 
 def _reaching(radius: Radius, r: float) -> float:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral
 from typing import Any
 
+import numpy as np
 import torch
 
 from ucan.certificate import Abstention, Certificate
+from ucan.choices import check_list
 from ucan.data.columns import Amount, parse_amount, parse_amounts
 from ucan.data.frames import is_table
 from ucan.data.tables import Table, by_held
 from ucan.errors import InvalidInput
+from ucan.estimators import as_estimator, check_classes
 from ucan.generators import Fixed
 from ucan.laws import Gaussian, Law
 from ucan.models.rows import TableModel
@@ -33,6 +36,7 @@ class RowAnswer:
     label: str | None
     outcome: Certificate | Abstention
     reach: Reach | None
+    names: tuple[str, ...] = ()
 
     @property
     def answer(self) -> str | None:
@@ -41,8 +45,18 @@ class RowAnswer:
 
     def words(self) -> str:
         """The answer in a sentence or two."""
-        said = self.reach.words() if self.reach is not None else f"No answer is certified: {_reason(self.outcome)}."
+        said = f"No answer is certified: {self._reason()}." if self.reach is None else self.reach.words()
         return f"{self.name}: {said}"
+
+    def _reason(self) -> str:
+        """That of an abstention, which numbers the classes from 0, with the name of the class that most votes chose."""
+        if not isinstance(self.outcome, Abstention):
+            return ""
+        votes = self.outcome.evidence.selection
+        chosen = None if votes is None or not any(votes) else votes.index(max(votes))
+        if chosen is None or not self.names or self.names[chosen] == str(chosen):
+            return self.outcome.reason
+        return f"{self.outcome.reason} (class {chosen}, counted from 0, is {self.names[chosen]})"
 
 
 class SmoothedTable:
@@ -67,6 +81,8 @@ class SmoothedTable:
         model_id: str | None = None,
         step: bool = True,
     ) -> None:
+        check_classes(as_estimator(model), num_classes)
+        check_list("class_names", class_names)
         self.rows, self.table = TableModel.of(model, table, num_classes, model_id, class_names)
         self.sigma = self.table.scales(as_amounts(sigma, "--sigma"))
         noise = Fixed(torch.tensor(list(self.sigma.values()), dtype=torch.float64))
@@ -113,19 +129,35 @@ class SmoothedTable:
         count = len(self.table)
         if indices is None:
             return list(range(count))
-        if is_table(indices) or not all(isinstance(i, Integral) for i in indices):
+        asked = [] if is_table(indices) else _listed(indices)
+        if any(isinstance(i, bool | np.bool_) for i in asked):  # True is a whole number, too: it would be row 1
+            raise InvalidInput(
+                "certify takes numbers of rows, and got true and false: for the rows where a mask is true, give "
+                "numpy.flatnonzero(mask)."
+            )
+        if is_table(indices) or not all(isinstance(i, Integral) for i in asked):
             raise InvalidInput(
                 f"certify takes numbers of rows of {self.table.name}, from 0, not the rows: for other rows, make another "
                 "SmoothedTable with ucan.Table(rows, …)."
             )
-        beyond = next((i for i in indices if not -count <= i < count), None)
+        beyond = next((i for i in asked if not -count <= i < count), None)
         if beyond is not None:
             raise InvalidInput(f"row {beyond}: {self.table.name} has rows 0 to {count - 1}.")
-        return [int(i) for i in indices]
+        return [int(i) for i in asked]
 
     def answer_of(self, index: int, outcome: Certificate | Abstention) -> RowAnswer:
         """An outcome with the names of its row, its columns and its classes."""
         return row_answer(self.table, index, outcome)
+
+
+def _listed(indices: Any) -> list[Any]:
+    """The numbers in a list, an array, a series or a tensor; a single number is refused."""
+    found = indices.tolist() if hasattr(indices, "tolist") else indices
+    if not isinstance(found, Iterable):
+        raise InvalidInput(
+            f"certify takes a list of numbers of rows, got {found!r}: for one row give it in a list, [3]."
+        )
+    return list(found)
 
 
 def row_answer(table: Table, index: int, outcome: Certificate | Abstention) -> RowAnswer:
@@ -139,7 +171,8 @@ def row_answer(table: Table, index: int, outcome: Certificate | Abstention) -> R
         columns = table.varying
         reach = Reach.of(outcome, [c.name for c in columns], answer, steps=[c.step for c in columns])
     known = label >= 0 and names is not None
-    return RowAnswer(index, table.name_of(index), names[label] if known and names else None, outcome, reach)
+    called = names[label] if known and names else None
+    return RowAnswer(index, table.name_of(index), called, outcome, reach, tuple(names or ()))
 
 
 def as_amounts(given: Amounts | None, option: str) -> dict[str, Amount]:
@@ -154,7 +187,3 @@ def as_amounts(given: Amounts | None, option: str) -> dict[str, Amount]:
     for name, value in given.items():
         found[name] = value if isinstance(value, Amount) else parse_amount(value, name, option)
     return found
-
-
-def _reason(outcome: Certificate | Abstention) -> str:
-    return outcome.reason if isinstance(outcome, Abstention) else ""

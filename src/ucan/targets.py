@@ -10,13 +10,12 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ucan.bench import TEXTBOOK, TEXTBOOK_KEPT
+from ucan.bench import PER_INPUT, TEXTBOOK_KEPT
 from ucan.deciding import CAP, FEW, IN_PAIRS, STEPS, Kept, OnData, Simulated
-from ucan.timing import Row
+from ucan.timing import Row, Work
 
 # Of the rows that GPUs are measured by.
 VOTES, GPU = 100_000, "H200"
-BEFORE = "the version before"
 # Inputs of a simulation, and pictures of a whole test set.
 SIMULATED, PICTURES = 1_000, 10_000
 
@@ -66,7 +65,7 @@ READY = {
     )
     for kind, name, real, grid in (("resnet50", "ResNet-50", 0.95, 0.92), ("resnet110", "ResNet-110", 0.95, 0.9))
 }
-FASTER = Target(f"ResNet-50: certify over {BEFORE}", _ON_GPU, 1.15, True, "{:g} ×")
+FASTER = Target("ResNet-50: certify over the version before", _ON_GPU, 1.15, True, "{:g} ×")
 GENERATOR = Target("ResNet-110: what a generator per input adds", f"one {GPU}, n = 1,000", 3, False, "{:g} %")
 ALL = Target(
     f"ResNet-18: ten radii of {PICTURES:,} CIFAR-10 pictures",
@@ -102,24 +101,24 @@ def of_speed(kind: str, rows: Sequence[Row], machine: Mapping[str, str], n: int)
     """Of one network's rows: ``kind`` is its architecture by its built-in name."""
     on_gpu = "cpu" not in machine["device"].lower()
     same = GPU in machine["device"] and n == VOTES
-    best = max((r for r in rows if _certifies(r, "bare forward")), key=lambda row: row.rate, default=None)
+    best = max((r for r in rows if _certifies_beside(r, Work.BARE)), key=lambda row: row.rate, default=None)
     if on_gpu and kind in READY and best is not None:
         real, grid = READY[kind]
         yield _ratio(real, best, same, n)
-        on_grid = best.what.replace("certify, ", "certify on the grid, ")
+        on_grid = replace(best.what, work=Work.GRID)
         yield from (_ratio(grid, row, same, n) for row in rows if row.what == on_grid)
     if on_gpu and kind == "resnet50":
-        yield from (_ratio(FASTER, row, same, n, " ×") for row in rows if BEFORE in row.against)
+        yield from (_ratio(FASTER, row, same, n, " ×") for row in rows if _certifies_beside(row, Work.BEFORE))
     if on_gpu and kind == "resnet110":
         own = GPU in machine["device"]
-        yield from (_added(row, own) for row in rows if row.what == "n = 1,000, certification-wise")
+        yield from (_added(row, own) for row in rows if row.what == PER_INPUT)
     if not on_gpu and kind == "resnet20":
         yield from _on_cpu(rows, n)
 
 
 def _on_cpu(rows: Sequence[Row], n: int) -> Iterator[Judged]:
     """The fastest backend; beside it, what is left if the loop keeps its memory, too."""
-    loops = [row for row in rows if row.against == TEXTBOOK and _certifies(row, TEXTBOOK) and row.what.endswith("fp32")]
+    loops = [row for row in rows if _certifies_beside(row, Work.TEXTBOOK) and row.what.precision == "fp32"]
     if not loops:
         return
     best = max(loops, key=lambda row: row.ratio or 0)
@@ -152,14 +151,14 @@ def of_pairs(rows: Sequence[Kept]) -> Iterator[Judged]:
     yield PAIRS.judged(min(kept), _on(told, n == VOTES, n, "votes"), n == VOTES)
 
 
-def _certifies(row: Row, against: str) -> bool:
-    return row.what.startswith("certify, ") and row.against.startswith(against)
+def _certifies_beside(row: Row, work: Work) -> bool:
+    return row.what.work is Work.CERTIFY and row.against is not None and row.against.work is work
 
 
 def _ratio(target: Target, row: Row, same: bool, n: int, unit: str = "") -> Judged:
     value = row.ratio or 0.0
     told = f"{value:.2f} ×" if unit else f"{value:.3f}"
-    told = f"{told} ({row.what.removeprefix('certify, ')})"
+    told = f"{told} ({row.what.by if row.what.work is Work.CERTIFY else row.what})"
     return target.judged(value, _on(told, same, n, "votes"), same)
 
 

@@ -5,12 +5,49 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
+from enum import Enum
 from typing import Any
 
 import torch
 
 from ucan.memory import watched
+
+
+class Work(Enum):
+    """What is timed, and the text that a row shows it by: {by} is the backend and the precision, {name} the noise."""
+
+    CERTIFY = "certify, {by}"
+    GRID = "certify on the grid, {by}"
+    BARE = "bare forward, {by}"
+    BARE_FROM_FP32 = "bare forward, {by}, from float32 pictures"
+    TEXTBOOK = "textbook loop, {by}"
+    TEXTBOOK_KEPT = "textbook loop, {by}, memory kept"
+    BEFORE = "certify, {by}, the version before"
+    BEFORE_FIRST = "certify, {by}, the version before, first"
+    BEFORE_AGAIN = "certify, {by}, the version before, again"
+    NOISE = "{name}"
+    GENERATOR = "n = 1,000, {name}"
+    TOOLBOX = "ART certify, {by}"
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What a row is about: the work, and what its text names: backend and precision, or the noise."""
+
+    work: Work
+    backend: str = ""
+    precision: str = ""
+    name: str = ""
+
+    @property
+    def by(self) -> str:
+        """Backend and precision."""
+        return ", ".join(filter(None, (self.backend, self.precision)))
+
+    def __str__(self) -> str:
+        """As tables and files show it."""
+        return self.work.value.format(by=self.by, name=self.name)
 
 
 @dataclass(frozen=True)
@@ -20,22 +57,27 @@ class Row:
     ``ratio`` is of the two rates, which are medians; ``turns`` has the ratio in every turn, where both were timed in turns.
     """
 
-    what: str
+    what: Subject
     rate: float
     ratio: float | None = None
-    against: str = ""
+    against: Subject | None = None
     memory: float | None = None
     turns: tuple[float, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values; both subjects as text, a missing yardstick as an empty one."""
+        told = {one.name: getattr(self, one.name) for one in fields(self)}
+        return {**told, "what": str(self.what), "against": "" if self.against is None else str(self.against)}
 
 
 @dataclass(frozen=True)
 class Case:
-    """Something to be timed: what it is called, the work, its samples, and the row that it is set beside."""
+    """Something to be timed: what it is, the work, its samples, and the row that it is set beside."""
 
-    what: str
+    what: Subject
     work: Callable[[], Any]
     samples: int
-    against: str = ""
+    against: Subject | None = None
 
 
 @dataclass(frozen=True)
@@ -67,8 +109,8 @@ def set_beside(row: Row, other: Row) -> Row:
     return Row(row.what, row.rate, row.rate / other.rate, other.what, row.memory)
 
 
-def in_turns(cases: Sequence[Case], repeats: int, device: torch.device) -> dict[str, Timed]:
-    """All cases once to warm up, then in turns; each by its name."""
+def in_turns(cases: Sequence[Case], repeats: int, device: torch.device) -> dict[Subject, Timed]:
+    """All cases once to warm up, then in turns; each by its subject."""
 
     def wait() -> None:
         if device.type == "cuda":

@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any
-
 import torch
 
 from ucan.bounds import check_alpha
-from ucan.errors import InvalidInput, ModelError, UcanError
+from ucan.errors import InvalidInput, UcanError
 from ucan.held import held_of
-from ucan.plan import CertifyPlan
-from ucan.questions.looks import Look, looks_of, question_stop
+from ucan.questions.looks import Look, looks_of
 from ucan.questions.record import SLACK, Answer
 from ucan.questions.regression import range_in_words
 from ucan.questions.shift import Shift
 from ucan.questions.smoothed import Smoothed
-from ucan.replay import LARGEST_BLOCK
+from ucan.replay_answer import replayed
 from ucan.scales import as_scale
 from ucan.scales.base import same_map
 from ucan.sidecar import batch_hash
 from ucan.verify import Check, Verdict
 from ucan.verify.fresh import fresh_number, fresh_seed
 from ucan.verify.same import held_check, of_a_copy
-from ucan.votes import block_size, replayed_size
+from ucan.votes import block_size
 
 # Σ may differ by this share from the one that was certified.
 TOLERANCE = 1e-5
@@ -46,7 +42,8 @@ def verify_answer(
 
     Input, model, law, noise, Σ and arithmetic must be g's, and n fresh samples (as many as its own, from 100 to 1,000,000)
     must not reject what the claim says of the input itself; a true claim is rejected with probability at most α. With
-    ``replay`` its own noise is drawn again as well, and must lead to the same claim; with a secret seed there is no such check.
+    ``replay`` its own noise is drawn again as well, and must lead to the same claim; with a secret seed there is no such check,
+    and on another kind of device or release of PyTorch that check confirms nothing.
     A seed that is stated to be derived must follow; ``data_hash`` is that of the data set that x is from.
 
     Nothing is confirmed of an answer about a copy in another precision than g's, nor of an interval that rests on the range
@@ -80,7 +77,7 @@ def verify_answer(
             told += ", too few to reject anything"
         checks.append(Check("votes", surprise > alpha, told, enough))
         if replay:
-            checks += _again(answer, g, x)
+            checks += replayed(answer, g, x)
     stands = all(check.passed for check in checks)
     known = not of_a_copy(answer.evidence, g, x) and all(check.confirmed for check in checks if check.name in NEEDED)
     tested = _enough(answer, n, alpha)
@@ -204,38 +201,3 @@ def _follows(answer: Answer, g: Smoothed, x: torch.Tensor) -> Check:
             "its radii follow from its bounds; the bounds are not checked, since the file was written without its votes"
         )
     return Check("claim", follows, told if follows else about)
-
-
-def _again(answer: Answer, g: Smoothed, x: torch.Tensor) -> list[Check]:
-    """Whether the answer's own noise leads to the same claim again; no check if its seed is secret."""
-    evidence = answer.evidence
-    if evidence.seed is None:
-        return []
-    if evidence.block > LARGEST_BLOCK:
-        return [
-            Check("replay", False, f"no noise is drawn in blocks of {evidence.block:,} copies, as this answer states")
-        ]
-    plan = CertifyPlan(
-        max(1, evidence.n0),
-        evidence.n if evidence.cap is None else evidence.cap,
-        min(1 - 1e-12, evidence.alpha * evidence.family),
-        answer.radius_norm,
-        evidence.seed,
-        replayed_size(evidence.batch_size, x.numel(), x.device),
-        stop=question_stop(evidence.stop),
-        precision=evidence.precision if evidence.copy else None,
-        family=evidence.family,
-        block=evidence.block,
-    )
-    try:
-        with g.engine.running(evidence.backend):
-            ((_, found),) = g.ask_each(g.check_inputs(x, plan.norm), plan, answer.question())
-    except ModelError as error:  # a number outside the stated range
-        return [Check("replay", False, f"its own noise, drawn again, leads to no answer: {error}")]
-    counted = [(e.counts, e.invalid, e.selection, e.n, e.bound) for e in (found.evidence, evidence)]
-    if isinstance(found, type(answer)) and not answer.complete:  # an older file
-        absent: dict[str, Any] = dict.fromkeys(answer.votes)
-        found = replace(found, **absent)
-    same = isinstance(found, type(answer)) and found.content(None) == answer.content(None) and counted[0] == counted[1]
-    told = "its own noise, drawn again, leads to" if same else "its own noise, drawn again, does not lead to"
-    return [Check("replay", same, f"{told} this answer")]

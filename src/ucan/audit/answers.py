@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
 from ucan.arithmetic import ROUNDED, arithmetic_of
-from ucan.audit.attacks import reachable
 from ucan.audit.balls import Ball
 from ucan.audit.decide import SURE
+from ucan.audit.inputs import least_changes, reachable
 from ucan.audit.judge import AGAIN, Budget, check_factor, derived_seed
 from ucan.audit.trials import Mode, frozen_at
 from ucan.backends import PRECISIONS
@@ -20,6 +20,7 @@ from ucan.questions.record import Answer
 from ucan.questions.smoothed import Smoothed
 from ucan.votes import as_answer
 
+Given = TypeVar("Given")
 # Of the goals of a claim with many (outputs, sides, places), how many are followed: those that noise comes closest to, and
 # some others.
 CLOSE, OTHERS = 6, 2
@@ -148,12 +149,21 @@ class _Search:
         self.kind = "gradient" if self._has_gradient() else "black-box"
 
     def points(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Points of the region as the model sees them, and the changes that they are."""
+        """Points of the region as the model sees them, and the changes that they are; x itself only if there is no other."""
         u = self._climbed() if self.kind == "gradient" else self._probed()
         beside = self.ball.random(RANDOM, self.x, self.rng)
         step = None if self.answer.evidence.arithmetic.endswith(ROUNDED) else self.g.step
         with torch.no_grad():
             changes = self.ball.place(torch.cat([u, beside])).double()
+        found = self._reachable(changes, step)
+        if not found[1].any():
+            found = self._reachable(least_changes(self.x, self.answer.region, step), step)
+        moved = found[1].flatten(1).any(1)
+        if not moved.any():
+            return self._reachable(torch.zeros_like(self.x), step)
+        return found[0][moved], found[1][moved]
+
+    def _reachable(self, changes: torch.Tensor, step: Any) -> tuple[torch.Tensor, torch.Tensor]:
         return reachable(self.x, changes, self.answer.region, self.limit, step)
 
     def verdict(self, z: torch.Tensor, deltas: torch.Tensor) -> tuple[tuple[bool, float, float], torch.Tensor | None]:
@@ -187,27 +197,35 @@ class _Search:
 
     # --- the two searches; both follow several goals side by side ---
 
-    def _pushes(self, u: torch.Tensor, draws: int) -> torch.Tensor:
-        """The pushes (draws, points, goals) under noise at points u (points, d)."""
+    def _shown(self, u: torch.Tensor, draws: int) -> torch.Tensor:
+        """What the model is given: copies under noise at points u (points, d)."""
         g, f = self.g, self.g.f
         noisy = g.M.perturb(self.x + self.ball.place(u), g.law, draws, self.rng)
         shown = g.M.view(noisy.flatten(0, 1))
-        output = as_answer(f.model(shown if f.dtype is None else shown.to(f.dtype)))
-        found = self.answer.pushes(f, output).to(u.dtype)
+        return shown if f.dtype is None else shown.to(f.dtype)
+
+    def _pushed(self, output: torch.Tensor, u: torch.Tensor, draws: int) -> torch.Tensor:
+        """The pushes (draws, points, goals) of the model's output."""
+        found = self.answer.pushes(self.g.f, output).to(u.dtype)
         each: torch.Tensor = found.unflatten(0, (draws, len(u)))
         return each
 
+    def _pushes(self, u: torch.Tensor, draws: int) -> torch.Tensor:
+        """The pushes (draws, points, goals) under noise at points u (points, d)."""
+        return self._pushed(as_answer(self.g.f.model(self._shown(u, draws))), u, draws)
+
     def _has_gradient(self) -> bool:
         u = torch.zeros(1, self.x.numel(), device=self.x.device, dtype=self.x.dtype, requires_grad=True)
-        try:
-            with torch.enable_grad():
-                pushed = self._pushes(u, 4)[..., 0].sum()  # one goal: those of two sides add up to nothing
-                if not pushed.requires_grad:
-                    return False
-                (slope,) = torch.autograd.grad(pushed, u)
-        except Exception:  # whatever a user's model raises when asked for gradients
-            return False
-        return bool(slope.isfinite().all() and slope.any())
+        with torch.enable_grad():
+            shown = self._shown(u, 4)
+            output = _of_the_model(lambda: as_answer(self.g.f.model(shown)))
+            if output is None:
+                return False
+            pushed = self._pushed(output, u, 4)[..., 0].sum()  # one goal: those of two sides add up to nothing
+            if not pushed.requires_grad:
+                return False
+            slope = _of_the_model(lambda: torch.autograd.grad(pushed, u)[0])
+        return slope is not None and bool(slope.isfinite().all() and slope.any())
 
     @torch.no_grad()
     def _goals(self) -> torch.Tensor:
@@ -243,6 +261,19 @@ class _Search:
         towards = (raised - raised.mean(0)).T @ u
         edge = self.limit * self.ball.ascent(towards, torch.ones(len(goals)).to(u))
         return torch.cat([edge, u[raised.argmax(0)]])
+
+
+def _of_the_model(call: Callable[[], Given]) -> Given | None:
+    """What a user's model gives; None where it raises an error when it is asked for gradients.
+
+    Too little memory is no such answer: the audit would go on with the weaker search, and nobody would know.
+    """
+    try:
+        return call()
+    except torch.OutOfMemoryError:
+        raise
+    except Exception:
+        return None
 
 
 def attack_answers(

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 
 import torch
 
-from ucan.arithmetic import ROUNDED
 from ucan.audit.balls import Ball
-from ucan.audit.claims import Claim, Sized
+from ucan.errors import InvalidInput
 from ucan.smoothed import SmoothedClassifier
 from ucan.votes import as_answer, forward_size
 
@@ -28,10 +27,8 @@ FOOLED = 1 / 8
 SHARPNESS = 6.0
 # Decay of the running mean of a chain's gradients.
 MEMORY = 0.8
-# A point that rounding moved outside is shrunk by the smallest of these fractions that brings it inside.
-SHRINKS = (0.0, 1e-7, 3e-7, 1e-6, 1e-5, 1e-4, 1e-3)
-# How many times a grid point is pulled in before it is dropped.
-PULLS = 64
+# Random points of the ball that are tested beside those that an evolution strategy found.
+RANDOM = 3
 
 
 @dataclass(frozen=True)
@@ -64,97 +61,6 @@ class Aim:
     def fooled(self, share: torch.Tensor) -> torch.Tensor:
         """At which points hardly a vote is left for the claim."""
         return share <= 2 * self.floor * FOOLED
-
-
-def covered_step(g: SmoothedClassifier, certificate: Claim) -> float | torch.Tensor | None:
-    """The step of the changes for which a certificate of g holds; None if it holds for any change."""
-    return None if certificate.evidence.arithmetic.endswith(ROUNDED) else g.step
-
-
-def reachable(
-    x: torch.Tensor, delta: torch.Tensor, region: Sized, limit: float, step: float | torch.Tensor | None = None
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """The perturbed inputs as the classifier sees them, and the perturbations that they really are, in float64.
-
-    x + δ is rounded to the input's precision; what counts is fl(x + δ) − x, and only where its size is below the limit; in a
-    region that is ‖Σ⁻¹(fl(x + δ) − x)‖ₚ.
-    A δ that rounding moved outside is shrunk by up to a thousandth; one that stays outside is dropped.
-
-    With ``step`` (a number, or a tensor of the event's shape) inputs are whole multiples of it: x + δ is rounded to the
-    nearest, and where that leads outside, single coordinates are pulled back towards x, a step at a time.
-    """
-    if step is not None:
-        return _on_grid(x, delta, region, limit, torch.as_tensor(step, dtype=torch.float64, device=x.device))
-    left, inputs, deltas = delta.double(), [x[:0]], [x[:0].double()]
-    for shrink in SHRINKS:
-        z, actual, inside = _seen(x, (x.double() + (1 - shrink) * left).to(x.dtype), region, limit)
-        inputs.append(z[inside])
-        deltas.append(actual[inside])
-        left = left[~inside]
-        if not len(left):
-            break
-    return torch.cat(inputs), torch.cat(deltas)
-
-
-def _seen(
-    x: torch.Tensor, z: torch.Tensor, region: Sized, limit: float
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Perturbed inputs, their actual perturbations, and which of them are strictly inside."""
-    actual = z.double() - x.double()
-    return z, actual, torch.isfinite(z).flatten(1).all(1) & (region.size(actual) < limit).to(z.device)
-
-
-def _on_grid(
-    x: torch.Tensor, delta: torch.Tensor, region: Sized, limit: float, step: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """The points of the grid nearest to x + δ, pulled towards x until they lie inside."""
-    inputs, deltas = [x[:0]], [x[:0].double()]
-    home = (x.double() / step).round()
-    for wanted in (row[None] for row in delta.double() if torch.isfinite(row).all()):
-        moved = ((x.double() + wanted) / step).round() - home  # in whole steps
-        for _ in range(PULLS):
-            z, actual, inside = _seen(x, _at(x, home, moved, step), region, limit)
-            # In the input's precision a point on the edge may seem to be inside; in whole steps it is not.
-            if inside[0] and float(region.size(moved * step)[0]) < limit:
-                inputs.append(z)
-                deltas.append(actual)
-                break
-            moved = _pulled(x, home, moved, wanted, step, region, limit)
-    return torch.cat(inputs), torch.cat(deltas)
-
-
-def _at(x: torch.Tensor, home: torch.Tensor, moved: torch.Tensor, step: torch.Tensor) -> torch.Tensor:
-    """The inputs at this many steps from x; a coordinate that does not move keeps its exact value."""
-    return torch.where(moved == 0, x, ((home + moved) * step).to(x.dtype))
-
-
-def _pulled(
-    x: torch.Tensor,
-    home: torch.Tensor,
-    moved: torch.Tensor,
-    wanted: torch.Tensor,
-    step: torch.Tensor,
-    region: Sized,
-    limit: float,
-) -> torch.Tensor:
-    """The same point with as few coordinates as possible pulled by one step to be inside; all of them if that is not enough.
-
-    Coordinates that rounding moved furthest out are pulled first.
-    """
-    excess = torch.where(moved == 0, -torch.inf, (moved * step).abs() - wanted.abs()).flatten()
-    order, most = excess.argsort(descending=True), int((moved != 0).sum())
-
-    def pull(count: int) -> torch.Tensor:
-        chosen = torch.zeros_like(excess, dtype=torch.bool)
-        chosen[order[:count]] = True
-        return moved - moved.sign() * chosen.reshape(moved.shape)
-
-    low, high = 0, most
-    while high - low > 1:
-        middle = (low + high) // 2
-        inside = _seen(x, _at(x, home, pull(middle), step), region, limit)[2]
-        low, high = (low, middle) if inside[0] else (middle, high)
-    return pull(high)
 
 
 def _answers(g: SmoothedClassifier, noisy: torch.Tensor) -> torch.Tensor:
@@ -260,9 +166,12 @@ def _gains(searches: Sequence[_Search], draws: int) -> Iterator[tuple[torch.Tens
             s.aim.g.M.perturb(s.aim.x + s.aim.ball.place(u), s.aim.g.law, draws, s.aim.rng)
             for s, u in zip(searches, us, strict=True)
         ]
-        outputs = (
-            _answers(searches[0].aim.g, torch.cat(noisy, dim=1)).to(us[0].dtype).split([len(u) for u in us], dim=1)
-        )
+        answers = _answers(searches[0].aim.g, torch.cat(noisy, dim=1))
+        if answers.ndim != 3 or not answers.requires_grad:
+            raise InvalidInput(
+                "this classifier has no gradient to attack by: use the attack black-box (--attack), or leave it out."
+            )
+        outputs = answers.to(us[0].dtype).split([len(u) for u in us], dim=1)
         gains = [_gain(output, s) for output, s in zip(outputs, searches, strict=True)]
         gradients = torch.autograd.grad(torch.cat(gains).sum(), us)
     for search, gain, gradient, output in zip(searches, gains, gradients, outputs, strict=True):
@@ -311,7 +220,8 @@ def black_box_attack(aim: Aim, steps: int, draws: int) -> torch.Tensor:
         guided = [parent + left * s * ball.radius * towards for s in (0.1, 0.5)] + [ball.radius * towards]
         wild = parent + 0.5 * left * ball.random(6, aim.x, aim.rng)
         u = torch.cat([parent, ball.project(torch.cat([*guided, wild]))])
-    return ball.place(torch.cat([*parents[-3:], u[1:4]]))
+    # Where no point loses a vote the search stays at x, and has nowhere to go from there.
+    return ball.place(torch.cat([*parents[-3:], u[1:4], ball.random(RANDOM, aim.x, aim.rng)]))
 
 
 @torch.no_grad()

@@ -16,7 +16,7 @@ from ucan.audit.judge import Budget, Judge, check_factor
 from ucan.audit.ledger import Ledger
 from ucan.audit.stakes import Stake
 from ucan.audit.stateful import Witness, copied
-from ucan.audit.trials import MODES, STATEFUL, Attempt, Case, Mode, attempts_on, case_of, frozen_at, promises
+from ucan.audit.trials import MODES, Attempt, Case, Mode, attempts_on, case_of, frozen_at, promises
 from ucan.certificate import Certificate
 from ucan.errors import InvalidInput
 from ucan.registry import Registry
@@ -150,7 +150,7 @@ def _audit_group(
         for attempt, delta in found:
             if attempt.broken and delta is not None:
                 path = ledger.keep(attempt.to_dict(), made[attempt.idx].x, delta)
-                if memory is not None and attempt.attack.startswith(STATEFUL):
+                if memory is not None and attempt.stateful:
                     memory.copy(path.with_suffix(".sqlite")).close()
             _finish(attempt, known[attempt.idx], ledger, on_attempt)
     for idx, *_ in members:
@@ -166,7 +166,7 @@ def _known(
     ledger: Ledger, idx: int, factors: Iterable[float], mode: Mode, certificate: Claim, part: str
 ) -> dict[float, Attempt]:
     """The finished attempts on this certificate; attempts on another certificate are refused."""
-    known = {f: Attempt(**record) for f in factors if (record := ledger.get(idx, f, mode, part)) is not None}
+    known = {f: Attempt.of(record) for f in factors if (record := ledger.get(idx, f, mode, part)) is not None}
     claim = Stake(certificate, True).c_A, certificate.size, certificate.scope, certificate.evidence.input_hash
     if any((a.prediction, a.radius, a.scope, a.claim) != claim for a in known.values()):
         raise InvalidInput(
@@ -221,4 +221,4 @@ def replay(
 def inherited(attempt: Attempt, factor: float) -> Attempt:
     """The same break, recorded at a larger factor."""
     same = attempt.factor if attempt.same_as is None else attempt.same_as
-    return Attempt(**{**attempt.to_dict(), "factor": factor, "same_as": same})
+    return replace(attempt, factor=factor, same_as=same)

@@ -28,6 +28,9 @@ class Sized(Protocol):
     def size(self, delta: torch.Tensor) -> torch.Tensor:
         """The size of each change of a batch (batch, *event), in float64."""
 
+    def reach(self) -> torch.Tensor:
+        """How far each coordinate can change alone, of the event's shape, in float64."""
+
 
 class Both:
     """The union of a region and a budget; a size is the smaller of the two fractions of what is claimed."""
@@ -40,6 +43,10 @@ class Both:
         """Below 1 where the region or the budget's factor covers the change."""
         inside = self.region.size(delta).cpu() / self.region.radius
         return torch.minimum(inside, self.budget.size(delta) / self.factor)
+
+    def reach(self) -> torch.Tensor:
+        """As far as the region or the budget's factor covers a change of the coordinate alone."""
+        return torch.maximum(self.region.reach().cpu(), self.factor * self.budget.box.cpu())
 
 
 def claimed(certificate: Claim) -> tuple[Sized, float]:

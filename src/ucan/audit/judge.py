@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 
-from ucan.audit.attacks import covered_step, reachable
 from ucan.audit.claims import Claim, claimed
 from ucan.audit.decide import SURE, Decision
+from ucan.audit.inputs import covered_step, reachable
 from ucan.audit.stakes import Stake, Tally
 from ucan.backends import PRECISIONS
 from ucan.catalogue import ATTACKS
@@ -111,7 +111,7 @@ class Judge:
         self.g, self.x, self.c, self.budget, self.seed = g, x, c, budget, seed
         self.inside, whole = claimed(c)
         self.limit = factor * whole
-        self.precision = precision_of(c)
+        self.precision, self.step = precision_of(c), covered_step(g, c)
         self.stake = Stake(c, promised)
         self.strictest = min(budget.level, SURE) if promised else budget.level
         self.screened_by_all = self.stake.counted and c.evidence.n <= FEW_DRAWS
@@ -119,8 +119,13 @@ class Judge:
         self.tested: Point | None = None
 
     def look(self, delta: torch.Tensor) -> None:
-        """Screen perturbations (batch, *event); those that are not strictly inside do not count."""
-        self.points = self._leading([*self.points, *self._screened(delta)], KEPT[0])
+        """Screen perturbations (batch, *event); those that are not strictly inside do not count.
+
+        Nor does x itself, which would win where no point loses a vote: nothing would have been attacked.
+        """
+        inputs, deltas = self.reachable(delta)
+        moved = deltas.flatten(1).any(1)
+        self.points = self._leading([*self.points, *self._screened(inputs[moved], deltas[moved])], KEPT[0])
 
     def enough(self, delta: torch.Tensor) -> bool:
         """Whether the search may end: one of these points is clearly lost."""
@@ -130,8 +135,12 @@ class Judge:
         return any(self.stake.share(point.seen).far_below() for point in self.points)
 
     def verdict(self) -> tuple[Decision, torch.Tensor | None]:
-        """The decision on the best point, by fresh votes; hopeless points are decided by the screening alone."""
-        if not self.points:  # the region is too thin for the input's precision: only x itself is inside
+        """The decision on the best point, by fresh votes; hopeless points are decided by the screening alone.
+
+        Without another input inside it is that on x itself: a claim may be false there, too.
+        """
+        self.points = self.points or self._screened(*self.reachable(torch.zeros_like(self.x)))
+        if not self.points:  # an empty region
             return Decision(False, self.stake.c_A, 0, 0, 1.0), None
         point = self._chosen()
         if self._hopeless(point.seen):
@@ -141,7 +150,7 @@ class Judge:
 
     def at(self, delta: torch.Tensor) -> Decision:
         """The decision on one perturbation (1, *event), independent of the screening."""
-        points = self._screened(delta)
+        points = self._screened(*self.reachable(delta))
         return self._check(points[0]) if points else Decision(False, self.stake.c_A, 0, 0, 1.0)
 
     def again(self) -> Decision:
@@ -150,9 +159,12 @@ class Judge:
         looks = self.budget.looks(AGAIN * self.budget.check)
         return self._test(self.tested, looks, min(self.budget.level, SURE), "again")
 
-    def _screened(self, delta: torch.Tensor) -> list[Point]:
-        """The perturbations that are inside, with the votes of the first round."""
-        inputs, deltas = reachable(self.x, delta, self.inside, self.limit, covered_step(self.g, self.c))
+    def reachable(self, delta: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The inputs that perturbations lead to inside, and what they are then."""
+        return reachable(self.x, delta, self.inside, self.limit, self.step)
+
+    def _screened(self, inputs: torch.Tensor, deltas: torch.Tensor) -> list[Point]:
+        """Points with the votes of the first round."""
         tallies = self._votes(inputs, ROUNDS[0], "screen")  # all at once: they share forward passes
         found = zip(inputs.split(1), deltas.split(1), tallies, strict=False)
         return [Point(z, actual, tally, tally) for z, actual, tally in found]

@@ -11,11 +11,15 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save
 
+from ucan.audit.answers import Try
+from ucan.audit.trials import Attempt
 from ucan.config import differences, frozen, settle
 from ucan.errors import InvalidInput, StoreError
+from ucan.json_text import parse_json
 from ucan.storage import Journal, storage, write_whole
 
 ATTEMPTS, BREAKS = "attempts.jsonl", "breaks"
+Key = tuple[int, float, str, str]  # what an attempt is about: the input, the factor, the mode, the part
 
 
 class Ledger:
@@ -36,13 +40,7 @@ class Ledger:
             (self.folder / BREAKS).mkdir(parents=True, exist_ok=True)
             settle(self.folder, frozen(config), compare)
         self._journal = Journal(self.folder / ATTEMPTS)
-        try:
-            records = [json.loads(line) for line in self._journal.lines()]
-        except ValueError as error:
-            raise StoreError(
-                f"{self._journal.path} is damaged: {error}. Remove it to start the audit again."
-            ) from error
-        self._records = {_key(r): r for r in records}
+        self._records = _read(self._journal)
 
     def __len__(self) -> int:
         return len(self._records)
@@ -70,8 +68,38 @@ class Ledger:
         return break_path(self.folder, record)
 
 
-def _key(record: dict[str, Any]) -> tuple[int, float, str, str]:
+def _key(record: dict[str, Any]) -> Key:
     return record["idx"], record["factor"], record["mode"], record.get("part", "")
+
+
+def _read(journal: Journal) -> dict[Key, dict[str, Any]]:
+    """The records of a journal; the last one of an attempt counts. A line that holds none is an error."""
+    records = {}
+    try:
+        lines = journal.lines()
+    except UnicodeDecodeError as error:
+        raise StoreError(f"{journal.path} is damaged: {error}. Remove it to start the audit again.") from error
+    for number, line in enumerate(lines, 1):
+        try:
+            record = _parsed(line)
+            records[_key(record)] = record
+        except (ValueError, TypeError) as error:
+            raise StoreError(
+                f"{journal.path} is damaged: line {number} is not the record of an attempt ({error}). Remove this line to "
+                "make its attempt again, or the file to start the audit again."
+            ) from error
+    return records
+
+
+def _parsed(line: str) -> dict[str, Any]:
+    """The record of an attempt on a certificate, or on the answer to a question; ValueError for anything else."""
+    record = parse_json(line)
+    if not isinstance(record, dict):
+        raise ValueError("it holds no record")
+    try:
+        return (Try(**record) if "task" in record else Attempt.of(record)).to_dict()
+    except (TypeError, AttributeError) as error:  # other names, or a number where there should be text
+        raise ValueError("its entries are not those of one") from error
 
 
 def break_path(folder: Path, record: dict[str, Any]) -> Path:

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import torch
 
-from ucan.audit.attacks import covered_step, reachable
 from ucan.audit.balls import Ball
 from ucan.audit.decide import Decision
+from ucan.audit.inputs import covered_step, reachable
 from ucan.audit.judge import Budget, precision_of
 from ucan.certificate import Certificate
 from ucan.errors import InvalidInput

@@ -35,7 +35,7 @@ class Tally:
 class Summary:
     """``attacked`` certificates; ``broken`` of them by mode, at any factor, and where another class led by ``changed``.
 
-    ``alone`` are further certificates whose region holds no other input, so that there was nothing to attack.
+    ``alone`` are further certificates in whose region no other input was found, so that there was nothing to attack.
 
     ``covered_breaks`` are those in a mode that the guarantee covers, twice tested; chance allows ``allowed`` of them.
     Certificates on the same evidence, as a registry gives them, count once. ``bugs`` are breaks that were certified again,
@@ -77,7 +77,7 @@ def read_attempts(folder: str | Path) -> list[Attempt]:
     """The finished attempts of the audit in a folder, also while it runs; empty if there is no audit."""
     path = Path(folder) / ATTEMPTS
     try:
-        made = [Attempt(**json.loads(line)) for line in Journal(path).lines()]
+        made = [Attempt.of(json.loads(line)) for line in Journal(path).lines()]
     except (OSError, ValueError, TypeError) as error:
         raise StoreError(f"{path} cannot be read as an audit: {error}. Remove the folder to audit again.") from error
     return list({(a.idx, a.factor, a.mode, a.part): a for a in made}.values())  # the last line of an attempt counts
@@ -143,9 +143,9 @@ def in_words(summary: Summary) -> list[str]:
     )
     lines = [f"{summary.attacked} certificate{'s' if summary.attacked != 1 else ''} attacked: {counts}."]
     if not summary.attacked and summary.alone:
-        return ["Nothing was attacked: no certificate's region holds another input than its own."]
+        return ["Nothing was attacked: no other input was found inside the region of any certificate."]
     if summary.alone:
-        lines.append(f"{summary.alone} more could not be attacked: no other input lies inside their regions.")
+        lines.append(f"{summary.alone} more could not be attacked: no other input was found inside their regions.")
     if memory and "live" in summary.broken:
         lines.append(
             "Scope registry: the guarantee is about the classifier with its registry, and a copy of it was attacked, also by "

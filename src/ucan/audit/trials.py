@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
 import torch
 
 from ucan.arithmetic import ROUNDED, arithmetic_of
-from ucan.audit.attacks import Aim, has_gradient
+from ucan.audit.attacks import RANDOM, Aim, has_gradient
 from ucan.audit.balls import Ball, budget_ball
 from ucan.audit.claims import Claim, share
 from ucan.audit.decide import SURE
+from ucan.audit.inputs import least_changes
 from ucan.audit.judge import Budget, Judge, derived_seed, precision_of
 from ucan.audit.methods import Attack
 from ucan.audit.stakes import Stake
@@ -34,7 +35,8 @@ AnySmoothed = TypeVar("AnySmoothed", bound=Smoothed)
 Mode = Literal["live", "frozen"]
 MODES: tuple[Mode, ...] = ("live", "frozen")
 RECERTIFY = 10  # a break is certified again with this many times the samples
-STATEFUL = "stateful "  # prefix of the name of an attack on a classifier with a registry
+# In the lines of a journal: prefix of the name of an attack on a classifier with a registry, which its readers show.
+STATEFUL = "stateful "
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,7 @@ class Attempt:
     votes. ``claim`` is the hash of the input that the evidence is about: certificates that share one are true or false
     together. For a live attack on scope ``registry`` there are no votes: ``hits`` of ``total`` is 0 or 1 of 1, by its registry.
     ``part`` is what was attacked of a router's certificate, its "choice" or its "answer"; α is then that of both, and the
-    classes of a choice are the experts.
+    classes of a choice are the experts. ``stateful``: a classifier with a registry was attacked, which answers without a vote.
     """
 
     idx: int
@@ -77,11 +79,25 @@ class Attempt:
     again_hits: int = 0
     again_total: int = 0
     part: str = ""
+    stateful: bool = False
+
+    @classmethod
+    def of(cls, line: Mapping[str, Any]) -> Self:
+        """The inverse of ``to_dict``."""
+        made = cls(**line)
+        if not made.attack.startswith(STATEFUL):
+            return made
+        return replace(made, attack=made.attack.removeprefix(STATEFUL), stateful=True)
+
+    @property
+    def attack_name(self) -> str:
+        """The attack as it is shown: "gradient", or "stateful gradient"."""
+        return STATEFUL + self.attack if self.stateful else self.attack
 
     @property
     def tested_once(self) -> bool:
         """A break that the guarantee covers, from an older ledger without a second test."""
-        return self.broken and self.covered and not self.again_total and not self.attack.startswith(STATEFUL)
+        return self.broken and self.covered and not self.again_total and not self.stateful
 
     @property
     def refuted(self) -> bool:
@@ -90,8 +106,8 @@ class Attempt:
 
     @property
     def elsewhere(self) -> bool:
-        """Whether another point than the input itself was tested: on a grid a small region holds no other."""
-        return self.size > 0 or self.broken or self.attack.startswith(STATEFUL)
+        """Whether another point than the input itself was tested: on a grid a small region may hold no other."""
+        return self.size > 0 or self.broken or self.stateful
 
     @property
     def changed(self) -> bool:
@@ -99,8 +115,10 @@ class Attempt:
         return self.broken and self.answer != self.prediction
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values."""
-        return asdict(self)
+        """Plain JSON values, as a journal's line has them: ``stateful`` stands in the name of the attack."""
+        line = {**asdict(self), "attack": self.attack_name}
+        del line["stateful"]
+        return line
 
 
 @dataclass(frozen=True)
@@ -154,6 +172,15 @@ class _Trial:
             kind = {"pair": certificate.p_upper is not None}
         return [Aim(self.attacked, x, stake.c_A, ball=b, rng=self.rng, enough=judge.enough, **kind) for b in balls]
 
+    def look_beside(self) -> None:
+        """Where an attack led to no other input (a gradient of 0, say), try random ones, and the least changes there are."""
+        judge = self.judge
+        if isinstance(judge, Judge) and not judge.points:
+            ball, x = self.aims()[0].ball, self.case.x
+            judge.look(ball.place(ball.random(RANDOM, x, self.rng)))
+        if isinstance(judge, Judge) and not judge.points:
+            judge.look(least_changes(self.case.x, judge.inside, judge.step))
+
     def _alpha(self) -> float:
         """The probability with which the claim may be false by chance."""
         certificate, alpha = self.case.certificate, self.case.alpha
@@ -191,7 +218,7 @@ class _Trial:
             self._alpha(),
             **asdict(decision),
             size=size,
-            attack=STATEFUL + attack if self.stateful else attack,
+            attack=attack,
             seed=self.seed,
             votes_seed=self.votes_seed,
             recertified=None if again is None else again.size,
@@ -202,6 +229,7 @@ class _Trial:
             again_hits=0 if second is None else second.hits,
             again_total=0 if second is None else second.total,
             part=case.part,
+            stateful=self.stateful,
         )
         return attempt, delta
 
@@ -238,6 +266,8 @@ def _attempted(
                 found = attack([aim for _, aim in some], budget)
                 for (trial, _), candidates in zip(some, found, strict=True):
                     trial.judge.look(candidates)
+    for trial in trials:
+        trial.look_beside()
     return [trial.finish(name) for trial, name in zip(trials, names, strict=True)]
 
 

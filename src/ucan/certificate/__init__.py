@@ -5,10 +5,12 @@ from ucan.certificate.entries import budget_from_json, budget_to_json, region_fr
 from ucan.certificate.files import from_dict, load_json, save_json
 from ucan.certificate.level import Level
 from ucan.certificate.outcome import (
+    ABSTAINED,
     Abstention,
     Claimed,
     Outcome,
     Prediction,
+    among_invalid,
     check_guarantee,
     check_number,
     check_numbers,
@@ -16,6 +18,7 @@ from ucan.certificate.outcome import (
 from ucan.choices import SCOPES, Scope
 
 __all__ = [
+    "ABSTAINED",
     "SCOPES",
     "Abstention",
     "Certificate",
@@ -24,6 +27,7 @@ __all__ = [
     "Outcome",
     "Prediction",
     "Scope",
+    "among_invalid",
     "budget_from_json",
     "budget_to_json",
     "check_guarantee",

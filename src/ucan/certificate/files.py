@@ -35,7 +35,7 @@ def from_dict(
         return found
     except UcanError:
         raise
-    except (KeyError, TypeError, ValueError, AttributeError, RuntimeError, OverflowError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError, RuntimeError, OverflowError) as error:
         raise InvalidInput(f"this is not a complete certificate record: {error}.") from error
 
 

@@ -17,10 +17,13 @@ from ucan.certificate.entries import budget_to_json
 from ucan.choices import EARLIER, SCOPES, Scope, check_choice, check_norm, norm_to_json
 from ucan.errors import DoesNotFollow, InvalidInput
 from ucan.evidence import Evidence
+from ucan.json_text import check_text
 from ucan.region import Region
 from ucan.rounding import ceil_significant
 
 FORMAT = 2
+# The class of an abstention where a number is needed: in tables and in files.
+ABSTAINED = -1
 ROUTED = 3  # of an outcome with a choice, whose claim an older reader would take for a larger one
 
 
@@ -106,6 +109,11 @@ class Outcome:
         return f"scope {self.scope}, α = {ceil_significant(self.alpha)}{family}{bound}{copy}{held}{routed}"
 
 
+def among_invalid(evidence: Evidence) -> str:
+    """What follows the reason of an abstention: how many votes were invalid; empty if none were."""
+    return f" ({evidence.invalid} of {evidence.n} votes were invalid)" if evidence.invalid else ""
+
+
 class Claimed(Outcome):
     """A result whose claim is about every input in a ``region``."""
 
@@ -146,6 +154,7 @@ class Abstention(Outcome):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_number("an abstention's p_lower", self.p_lower, 1.0)
+        check_text("an abstention's reason", self.reason)
 
     def __str__(self) -> str:
         """The reason in one line."""

@@ -15,6 +15,9 @@ from ucan.cli.progress import Shown
 if TYPE_CHECKING:
     from ucan.runs.ask import Summary
 
+# Parameters that are settings of questions.
+OF_QUESTIONS = ("radius", "within", "percentile", "limits", "top", "confidence", "rule")
+
 
 def ask(
     question: Annotated[
@@ -73,7 +76,7 @@ def ask(
     device: words.DeviceOption = "auto",
     precision: words.PrecisionOption = None,
     arithmetic: words.ArithmeticOption = None,
-    backend: words.BackendOption = words.BackendName.auto,
+    backend: words.BackendOption = words.BackendName("auto"),
     classes: words.ClassesOption = None,
     model_id: words.ModelIdOption = None,
     trust: words.TrustOption = False,
@@ -117,7 +120,7 @@ def ask(
     }
     given = {option: value for option, value in own.items() if value is not None}
     asked = question_named(question, settings_of(question, given))
-    job = words.job_of(AskJob, options, question=asked)
+    job = words.job_of(AskJob, options, OF_QUESTIONS, question=asked)
     with words.results_apart(cluster):
         done = run(job, out, Shown("asking", quiet))
     print(json.dumps(done.to_dict(), allow_nan=False) if as_json else in_words(done))

@@ -129,7 +129,9 @@ def _tried_in_words(tried: Tried) -> str:
     )
     alone = len({one.idx for one in tried.tries}) - tried.attacked
     if alone:
-        counts += f" {words.counted(alone, 'answer')} could not be attacked: no other input lies inside the region."
+        counts += (
+            f" {words.counted(alone, 'answer')} could not be attacked: no other input was found inside the region."
+        )
     void = (
         f"The stated range of the outputs is false for {words.counted(tried.outside_range, 'answer')}: the model gave numbers "
         "outside of it. Intervals that end where the range ends are void: ask again with the true --range, or clip the "
@@ -155,7 +157,7 @@ def _show(summary: Summary, attempts: Sequence[Attempt], budget: Budget, ledger:
     from ucan.audit import in_words
     from ucan.rounding import ceil_percent
 
-    attacks = " and ".join(sorted({attempt.attack for attempt in attempts}))
+    attacks = " and ".join(sorted({attempt.attack_name for attempt in attempts}))
     title = f"{attacks} attack, {budget.steps} steps, {budget.draws} draws each; broken at level {budget.level:g}"
     table = Table(title=title, title_justify="left")
     for name in ("pipeline", "share of the region", "attacked", "broken", "broken, %"):

@@ -241,10 +241,10 @@ def _rates(rows: list[Row], title: str) -> Table:
     table = Table("what", "samples/s", "ratio", "to", "MiB", title=title)
     for row in rows:
         table.add_row(
-            row.what,
+            str(row.what),
             f"{row.rate:,.0f}",
             "" if row.ratio is None else f"{row.ratio:.3f}",
-            row.against,
+            "" if row.against is None else str(row.against),
             "" if row.memory is None else f"{row.memory:,.0f}",
         )
     return table

@@ -79,7 +79,7 @@ def certify(
     device: words.DeviceOption = "auto",
     precision: words.PrecisionOption = None,
     arithmetic: words.ArithmeticOption = None,
-    backend: words.BackendOption = words.BackendName.auto,
+    backend: words.BackendOption = words.BackendName("auto"),
     classes: words.ClassesOption = None,
     class_names: words.ClassNamesOption = None,
     model_id: words.ModelIdOption = None,
@@ -133,7 +133,7 @@ def certify(
     from ucan.runs.certify import CertifyJob
     from ucan.runs.certify import certify as run
 
-    job = words.job_of(CertifyJob, options, bound=_bound(bound, stop), time=words.seconds_of(time))
+    job = words.job_of(CertifyJob, options, ("dry_run",), bound=_bound(bound, stop), time=words.seconds_of(time))
     if dry_run:
         from ucan.runs.forecast import forecast
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ucan.choices import norm_word
 from ucan.cli import words
 from ucan.cli.demos import demo_audio, demo_tables, say
 from ucan.cli.progress import Shown
@@ -157,7 +158,7 @@ def _visit(kind: Kind, out: Path, digits: int, n: int, attacked: int, quiet: boo
     skip = TEST_DIGITS // digits
     # The ℓ∞ radii are below one step of 1/16, so only real arithmetic gives a useful claim here.
     arithmetic = None if kind.norm is None else "real"
-    chosen = "" if kind.norm is None else f" --norm {kind.norm:g} --arithmetic {arithmetic}"
+    chosen = "" if kind.norm is None else f" --norm {norm_word(kind.norm)} --arithmetic {arithmetic}"
     places = f"--model {shlex.quote(str(model))} --data digits -o {shlex.quote(str(folder))}"
     say(quiet, f"$ ucan certify {places} --n {n} --skip {skip} --max {digits}{chosen}")
     certify(

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from ucan.choices import ALM
+from ucan.choices import ALM, SCOPES
 from ucan.cli import words
 from ucan.errors import InvalidInput
 
@@ -26,10 +26,7 @@ class FileFormat(StrEnum):
 class ScopeName(StrEnum):
     """The scope of imported results."""
 
-    pipeline = "pipeline"
-    frozen = "frozen"
-    registry = "registry"
-    unknown = "unknown"
+    vars().update({name: name for name in (*SCOPES, "unknown")})  # members, as in words.py
 
 
 def export_run(

@@ -47,7 +47,7 @@ def predict(
     device: words.DeviceOption = "auto",
     precision: words.PrecisionOption = None,
     arithmetic: words.ArithmeticOption = None,
-    backend: words.BackendOption = words.BackendName.auto,
+    backend: words.BackendOption = words.BackendName("auto"),
     classes: words.ClassesOption = None,
     unit: words.UnitOption = None,
     target: words.TargetOption = None,
@@ -92,7 +92,7 @@ class _Kept(Shown):
     """On interruption, says that answers are kept, if there are any."""
 
     def stopped(self) -> str:
-        """What is kept."""
+        """Say that the finished answers are kept, or that there are none."""
         return super().stopped() if self.done else "no answer was finished, and nothing was written"
 
 
@@ -100,7 +100,7 @@ class _Lost(Shown):
     """On interruption, says that nothing is kept."""
 
     def stopped(self) -> str:
-        """How to keep answers next time."""
+        """Say how to keep answers next time."""
         return "nothing was written: with -o FILE, answers are kept and the same command resumes"
 
 

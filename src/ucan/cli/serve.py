@@ -142,9 +142,10 @@ def _serve_here(job: ServeJob, host: str, port: int, drain: float) -> None:
 
 
 def _norms(text: str) -> tuple[float, ...]:
+    from ucan.choices import NORMS, norm_word
     from ucan.errors import InvalidInput
 
-    known = {"1": 1, "2": 2, "inf": float("inf")}
+    known = {norm_word(norm): norm for norm in NORMS}
     found = [part.strip() for part in text.split(",")]
     if not set(found) <= set(known):
         raise InvalidInput(f"--norms takes 1, 2 and inf, with commas, got {text!r}.")

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from ucan.runs.verify import Verified
     from ucan.verify import Check
 
-# The α of a claim that needs no mention.
-USUAL_ALPHA = 0.001
 UNDRAWN = " Its votes were not drawn again, as --replay asks: that these are its own counts is not checked."
 
 
@@ -106,7 +104,10 @@ def verify(
     from ucan.runs.verify import VerifyJob
     from ucan.runs.verify import verify as run
 
-    job = words.job_of(VerifyJob, options, input=source, step=given_step, seed=seed, replay=again, range=_range(limits))
+    renamed = ("source", "given_step", "again", "limits")
+    job = words.job_of(
+        VerifyJob, options, renamed, input=source, step=given_step, seed=seed, replay=again, range=_range(limits)
+    )
     from ucan.errors import DoesNotFollow
     from ucan.runs.ask_verify import is_answer, verify_asked
 
@@ -155,7 +156,8 @@ def _show_contradiction(error: DoesNotFollow, name: str, as_json: bool) -> None:
 
 def _mark(check: Check) -> str:
     """How a check is marked: what was not confirmed is not marked as in order."""
-    return "FAIL" if not check.passed else "ok  " if check.confirmed else "not confirmed"
+    unsure = "not checked" if check.name == "replay" else "not confirmed"
+    return "FAIL" if not check.passed else "ok  " if check.confirmed else unsure
 
 
 def _show_answer(done: VerifiedAnswer, name: str, as_json: bool) -> None:
@@ -165,7 +167,7 @@ def _show_answer(done: VerifiedAnswer, name: str, as_json: bool) -> None:
         return
     for check in done.verdict.checks:
         words.say(f"{_mark(check)} {check.name}: {check.detail}")
-    if done.undrawn:
+    if done.undrawn and done.answer.evidence.seed is None:
         words.say("not checked replay: its seed is secret")
     failed = ", ".join(check.name for check in done.verdict.checks if not check.passed)
     unknown = "" if done.verdict.confirms is not None else f" Scope {done.answer.scope} is not confirmed, since "
@@ -184,6 +186,7 @@ def _show_answer(done: VerifiedAnswer, name: str, as_json: bool) -> None:
 
 
 def _show(done: Verified) -> None:
+    from ucan.plan import USUAL_ALPHA
     from ucan.rounding import ceil_significant, floor_significant
     from ucan.verify import MOST, STATED
 
@@ -197,7 +200,7 @@ def _show(done: Verified) -> None:
     if verdict.n == MOST < record.evidence.n:
         tested += f" (the certificate has {record.evidence.n:,}; --n draws as many as you like)"
     about = f"The claim stands against {tested}: class {record.prediction} on the whole region"
-    if record.alpha != verdict.alpha or record.alpha != USUAL_ALPHA:
+    if record.alpha != verdict.alpha or record.alpha != USUAL_ALPHA:  # which needs no mention
         about += f", false with probability at most α = {ceil_significant(record.alpha)}"
     if record.budget is not None and record.budget_factor is not None:
         about += f" and under {record.budget.words()}, ε = {floor_significant(record.budget_factor)}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager, nullcontext, redirect_stdout
 from dataclasses import fields
 from enum import StrEnum
@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from ucan.catalogue import GENERATORS, LAWS, SCALES, check_noise, parsed
+from ucan.catalogue import GENERATORS, LAWS, READERS, SCALES, check_noise, parsed
+from ucan.choices import BACKENDS, NORMS, PRECISIONS, norm_word
 from ucan.errors import InvalidInput
 from ucan.models.names import NAMES as MODEL_NAMES
 
@@ -25,23 +26,19 @@ LOOPBACK = "127.0.0.1"  # only this machine
 ENDINGS = {".html", ".htm", ".md", ".txt", ".pdf", ".json", ".csv", ".tsv", ".png", ".svg", ".tex", ".ipynb"}
 
 
+# What the body of an enum puts into vars() becomes a member; a type checker takes an enum that is made by a call for no type.
+
+
 class NormName(StrEnum):
     """The norms by their names on the command line."""
 
-    l1 = "1"
-    l2 = "2"
-    linf = "inf"
+    vars().update({f"l{norm_word(norm)}": norm_word(norm) for norm in NORMS})
 
 
 class BackendName(StrEnum):
     """The backends that run the classifier."""
 
-    auto = "auto"
-    eager = "eager"
-    compile = "compile"
-    tuned = "tuned"
-    onnxruntime = "onnxruntime"
-    openvino = "openvino"
+    vars().update({name: name for name in BACKENDS})
 
 
 class ArithmeticName(StrEnum):
@@ -54,9 +51,7 @@ class ArithmeticName(StrEnum):
 class PrecisionName(StrEnum):
     """The precisions of the classifier."""
 
-    fp32 = "fp32"
-    tf32 = "tf32"
-    bf16 = "bf16"
+    vars().update({name: name for name in PRECISIONS})
 
 
 ModelOption = Annotated[
@@ -77,7 +72,9 @@ WeightsOption = Annotated[
 DATA_HELP = (
     "The inputs: a folder of images (one subfolder per class, or flat), an `.npz` with `x` and `y`, an `.npy`, a table "
     "(`.csv`, "
-    "`.parquet`, with --target), `package.module:dataset`, or one of digits, mnist, fashion-mnist, cifar10, imagenet."
+    "`.parquet`, with --target), `package.module:dataset`, or one of "
+    # Names with a dot are the endings of files that installed packages read.
+    f"{', '.join(name for name in READERS.names() if not name.startswith('.'))}."
 )
 DataOption = Annotated[str, typer.Option("--data", help=DATA_HELP)]
 MovedModelOption = Annotated[str | None, typer.Option(help="The classifier, if it has moved since the run.")]
@@ -347,6 +344,8 @@ READ: dict[str, Callable[[Any], Any]] = {
     "hold": names_of,
     "vary": names_of,
 }
+# Parameters of commands about where and how results are shown, which no job has.
+SHOWING = ("out", "as_json", "quiet")
 Job = TypeVar("Job")
 
 
@@ -364,12 +363,16 @@ def numbers_of(option: str, text: str | None) -> tuple[float, ...]:
         raise InvalidInput(f"{option} takes numbers separated by commas, such as 0.25,0.5, got {text!r}.") from error
 
 
-def job_of(kind: type[Job], options: Mapping[str, Any], **settled: Any) -> Job:
+def job_of(kind: type[Job], options: Mapping[str, Any], only: Collection[str] = (), **settled: Any) -> Job:
     """A job from the parameters of a command (its ``locals()``): those that are fields of the job, read where they are text.
 
-    ``settled`` are fields that the command has worked out itself.
+    ``settled`` are fields that the command has worked out itself, ``only`` the parameters that it uses itself and the job does
+    not have; others that are no fields are an error of the command, whose option would do nothing.
     """
     known = {field.name for field in fields(kind)}  # type: ignore[arg-type]
+    unused = [name for name in options if RENAMED.get(name, name) not in known and name not in {*SHOWING, *only}]
+    if unused:
+        raise TypeError(f"{kind.__name__} has no field for {', '.join(unused)}: name what only the command uses.")
     named = {RENAMED.get(name, name): value for name, value in options.items()}
     given = {
         name: READ[name](value) if name in READ else value

@@ -346,5 +346,5 @@ def _add(runs: list[Run], counter: RemoteCounter) -> Any:
 
 
 def _elsewhere(noisy: torch.Tensor) -> torch.Tensor:
-    """Nobody votes here."""
+    """A placeholder for the vote function, since the workers count the votes."""
     raise AssertionError("the votes of a cluster are counted by its workers")

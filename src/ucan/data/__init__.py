@@ -37,7 +37,7 @@ def load(
 ) -> Labelled:
     """Load a data set by name or from a path.
 
-    A name (digits, mnist, fashion-mnist, cifar10, imagenet) is looked up under ``root``, by default the folder in the
+    A name (``ucan.catalogue.READERS``: digits, cifar10, …) is looked up under ``root``, by default the folder in the
     environment variable UCAN_DATA_DIR, or ./data; imagenet is a folder there with train and val, each with one folder of
     pictures per class. A path is an .npz file or a folder of pictures (``size`` and ``channels`` as in ImageFolder): its
     subfolder named after the split if there is one (val also works for test), else the folder itself. If a folder has the

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from ucan.budget import Budget
+from ucan.choices import check_list
 from ucan.data.columns import Amount, Column, columns_of
 from ucan.data.frames import Frame, RawColumn, read_frame, typed_like
 from ucan.data.labelled import UNKNOWN, Labelled, sort_key
@@ -55,6 +56,8 @@ class Table(Labelled):
         classes: Sequence[str] | None = None,
         name: str | None = None,
     ) -> None:
+        for option, listed in (("hold", hold), ("vary", vary), ("features", features), ("classes", classes)):
+            check_list(option, listed)
         self.frame = read_frame(source, name)
         self.name = name or self.frame.name
         self.target, self.id, self.hold, self.vary = target, id, tuple(hold), tuple(vary)

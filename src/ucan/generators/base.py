@@ -49,8 +49,8 @@ class Generator(nn.Module):
     recomputes it from a perturbed input.
 
     Implement ``forward``; everything else has a default. Properties of a kind of noise are declared by ``scope``,
-    ``redrawn``, ``on_model``, ``one_at_a_time``, ``shifts_as_law``, ``proven``, ``learns_size``, ``own_norm``, ``own_step``, ``looks``
-    and ``tells``.
+    ``redrawn``, ``on_model``, ``one_at_a_time``, ``shifts_as_law``, ``proven``, ``learns_size``, ``own_norm``,
+    ``own_step``, ``looks`` and ``tells``.
     """
 
     scope: ClassVar[Scope]

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import torch
 
-from ucan.choices import check_norm
+from ucan.choices import check_norm, norm_code, norm_word
 from ucan.choices import norm_name as norm_name
 from ucan.errors import InvalidInput, UnsupportedNorm
 
@@ -275,10 +275,10 @@ class Law(ABC):
             if not isinstance(norm, Real):
                 check_norm(norm)
             known = ", ".join(norm_name(q) for q in self.norms)
-            first = "inf" if self.norms[0] == math.inf else f"{self.norms[0]:g}"
+            first = self.norms[0]
             raise UnsupportedNorm(
                 f"{type(self).__name__} noise has no known radius against {norm_name(norm)}; it has one against {known}. Use "
-                f"norm={'math.inf' if first == 'inf' else first} (on the command line --norm {first}), or another law."
+                f"norm={norm_code(first)} (on the command line --norm {norm_word(first)}), or another law."
             )
         if dim is None:
             high, low = np.array(0.75), np.array(0.25)

@@ -28,7 +28,7 @@ class Gaussian(Law):
 
     @property
     def spherical(self) -> bool:
-        """Yes."""
+        """True: the density depends on the ℓ2 norm alone."""
         return True
 
     def region_norm(self, norm: float) -> float:

@@ -6,7 +6,6 @@ import os
 from collections.abc import Sequence
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -23,7 +22,9 @@ from ucan.runs.agreement import contradiction
 from ucan.runs.jobs import device_of
 from ucan.runs.progress import SILENT, Progress
 from ucan.runs.read import Run
+from ucan.smoothed import SmoothedClassifier
 from ucan.training.together import Together
+from ucan.verify import Stated
 
 NO_RESULTS = "the results are not at hand: give the run folder, or the file, with --results"
 NO_CERTIFICATES = "the entry has no certificates: {}"
@@ -140,7 +141,7 @@ def _of_run(job: CheckJob, one: Entry, run: Run, progress: Progress) -> list[Che
     checks.append(_data(one, run, sample.dataset))
     if checks[-1].outcome == "failed":
         return [*checks, *_left("the data are not those of the rows")]
-    weights = _weights(one, sample.g.f.model)
+    weights = _weights(one, run, sample.g)
     checks.append(weights)
     if weights.outcome == "failed":
         return [*checks, *_left("the model is not the one that the entry is about", ("seed", "replay", "audit"))]
@@ -183,7 +184,7 @@ def _claimed(one: Entry, run: Run) -> Check:
 def _not_of_a_leaderboard(run: Run) -> list[str]:
     """What a run is that ``entry_of`` makes no entry of, whoever wrote this one; and inputs that were chosen or repeated."""
     wrong, skip = [], 1 if run.config.data.skip is None else run.config.data.skip
-    if run.budget is not None or run.in_units:
+    if run.budget is not None or run.in_units or run.config.data.columns:
         wrong.append("the run certifies a budget or a table's columns, no radii in a norm")
     if run.config.is_imported:
         wrong.append("the run was imported, and the entry's origin is run")
@@ -238,13 +239,17 @@ def _agreeing(run: Run) -> Check:
     return Check("records", "ok", f"rows, records and config say the same of all {run.inputs:,} inputs")
 
 
-def _weights(one: Entry, model: Any) -> Check:
-    """Compare the hash of the weights, and the number of networks that they are of."""
-    found = _same("weights", one.hashes.weights, weights_hash(model), "the weights")
-    stated, several = one.claim.networks, networks_in(model)
+def _weights(one: Entry, run: Run, g: SmoothedClassifier) -> Check:
+    """Compare the hash of the weights, and the number of networks that they are of; and that of the noise's own weights."""
+    found = _same("weights", one.hashes.weights, weights_hash(g.f.model), "the weights")
+    stated, several, noise = one.claim.networks, networks_in(g.f.model), run.config.noise.state
     if found.outcome != "failed" and stated is not None and stated < several:
         return Check("weights", "failed", f"networks: {stated} stated, the weights are those of {several}")
-    return found
+    # Noise that only a certificate tells has no weights of its own.
+    if found.outcome == "failed" or noise is None or isinstance(g.M, Stated) or noise == weights_hash(g.M):
+        return found
+    own = str(weights_hash(g.M))
+    return Check("weights", "failed", f"the noise: the config states noise_hash {noise[:12]}…, and it has {own[:12]}…")
 
 
 def _data(one: Entry, run: Run, dataset: Labelled) -> Check:

@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 from ucan.audit.decide import allowed_breaks
 from ucan.certificate import SCOPES
+from ucan.choices import NORMS, norm_to_json
 from ucan.config import CONFIG
 from ucan.errors import StoreError
 from ucan.json_text import read_json
@@ -27,7 +28,6 @@ from ucan.storage import storage, write_whole
 FORMAT = 1
 KEPT = ".check.json"  # the ending of a check that was kept beside its entry
 TESTS = 1e-9  # at least what all tests of an audit on one certificate add to α
-NORMS = (1.0, 2.0, math.inf)
 TESTED = {"digits": 445, "mnist": 10_000, "fashion-mnist": 10_000, "cifar10": 10_000, "imagenet": 50_000}  # test inputs
 PLAIN = ("name", "claim.data", "claim.split")  # what a line and its table go by
 ORIGINS = {
@@ -281,8 +281,8 @@ def repeated(entries: Mapping[Path, Entry]) -> list[str]:
 def text_of(one: Entry) -> str:
     """The entry's file."""
     table = {**to_table(one), "certified": dict(one.certified)}
-    if one.claim.norm == math.inf:
-        table["claim"]["norm"] = "inf"  # JSON has no infinity
+    if one.claim.norm is not None:
+        table["claim"]["norm"] = norm_to_json(one.claim.norm)
     return json.dumps(table, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import datetime
 import hashlib
+import itertools
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,17 +16,19 @@ from typing import Any
 
 import torch
 
+from ucan.audit.decide import allowed_breaks
 from ucan.engine import device_name
 from ucan.errors import StoreError
 from ucan.json_text import read_json
 from ucan.leaderboard.checks import Attacks, Checked, CheckJob, Replayed
-from ucan.leaderboard.entry import KEPT, Entry
+from ucan.leaderboard.entry import KEPT, TESTS, Entry
 from ucan.runs.fields import entry, from_table, to_table
 from ucan.runs.jobs import device_of
 from ucan.storage import storage, write_whole
 from ucan.version import __version__
 
 FORMAT = 1
+REPLAY, ATTACK = "replay", "audit"  # the checks whose certificates are counted
 ABOUT = ("origin", "claim", "certified", "audit", "sha256")  # what of an entry is checked
 
 
@@ -104,25 +107,53 @@ def read_kept(path: str | Path) -> Kept:
 
 def read_all_kept(folder: str | Path, entries: Mapping[Path, Entry]) -> dict[Path, Kept]:
     """The records beside these entries of a folder, by the entry's path."""
-    places = {path: kept_path(Path(folder) / path) for path in entries}
-    return {path: read_kept(place) for path, place in places.items() if place.is_file()}
+    found = {}
+    for path, one in entries.items():
+        place = kept_path(Path(folder) / path)
+        if not place.is_file():
+            continue
+        found[path] = kept = read_kept(place)
+        if kept.of == entry_hash(one) and (wrong := _unsaid_breaks(kept, one)):
+            raise StoreError(f"{place}: {wrong}. Check the entry again with --keep.")
+    return found
 
 
 def _wrong(kept: Kept) -> str:
     """What in a record cannot be; empty if nothing."""
-    replayed, attacked = kept.replayed, kept.attacked
-    counts = [*vars(replayed).values(), *vars(attacked).values()]
-    parts = (replayed.failed or 0, replayed.moved or 0, attacked.broken or 0)
-    wholes = (replayed.certificates or 0, replayed.redrawn or 0, attacked.certificates or 0)
     texts = (kept.date, kept.ucan, kept.torch, kept.device, *kept.failed, *kept.unchecked)
     if None in (kept.of, kept.stands, kept.date):
         return "entry, stands and made.date must be stated"
-    if any(count is not None and count < 0 for count in counts) or any(
-        a > b for a, b in zip(parts, wholes, strict=True)
-    ):
+    if not _possible(kept.replayed, kept.attacked):
         return "its numbers of certificates cannot be"
     if not all(text is None or text.isprintable() for text in texts):
         return "it has characters that cannot be shown"
     if kept.stands is not (not kept.failed):
         return "it states that nothing failed, and what did, or the contrary"
+    if kept.replayed.failed and REPLAY not in kept.failed:
+        return f"{kept.replayed.failed} of its certificates do not stand, and it does not say that the check {REPLAY} failed"
     return ""
+
+
+def _possible(replayed: Replayed, attacked: Attacks) -> bool:
+    """Whether there can be such numbers: each at least 0, and no part more than its whole; what is not stated is 0."""
+    of, drawn, redrawn, moved, failed = (value or 0 for value in vars(replayed).values())
+    tried, broken = attacked.certificates or 0, attacked.broken or 0
+    wholes = [*itertools.pairwise((of, drawn, redrawn, moved, 0)), (drawn, failed + moved), (failed, 0)]
+    return all(whole >= part for whole, part in [*wholes, (tried, broken), (broken, 0)])
+
+
+def _unsaid_breaks(kept: Kept, one: Entry) -> str:
+    """Breaks that chance does not explain, in a record that does not say that the attack failed; empty if there are none.
+
+    ``attack_sample`` allows as many, or fewer where it knows of how many certificates the attacked ones were drawn.
+    """
+    inputs, alpha, broken = one.claim.inputs or 0, one.claim.alpha, kept.attacked.broken or 0
+    if alpha is None or not 0 <= alpha < 1 or inputs < 1 or not broken or ATTACK in kept.failed:
+        return ""
+    of, certificates = kept.replayed.of, kept.replayed.certificates
+    drawn = certificates / of if certificates and of else 1.0
+    allowed = allowed_breaks(inputs, min(alpha + TESTS, 1 - TESTS) * drawn)
+    if broken <= allowed:
+        return ""
+    unsaid = f"and it does not say that the check {ATTACK} failed"
+    return f"{broken} of its certificates broke, where chance explains {allowed}, {unsaid}"

@@ -110,8 +110,9 @@ def _usual(run: Run) -> list[float]:
 
 
 def _made(run: Run) -> Made:
-    """When, on what and how long; the device is that of the first record."""
+    """When, on what and how long, if every row says that; the device is that of the first record."""
     written = datetime.datetime.fromtimestamp((run.folder / RESULTS).stat().st_mtime, datetime.UTC)
     device = run.outcome(int(run.columns["idx"][0])).evidence.device
-    minutes = float(ceil_digits(float(run.columns["seconds"].sum()) / 60, 2))
-    return Made(written.date().isoformat(), device, None, minutes, run.config.ucan)
+    minutes = float(run.columns["seconds"].sum()) / 60
+    took = float(ceil_digits(minutes, 2)) if math.isfinite(minutes) else None
+    return Made(written.date().isoformat(), device, None, took, run.config.ucan)

@@ -13,9 +13,9 @@ from ucan.data import is_known
 from ucan.laws import norm_name
 from ucan.leaderboard.entry import ORIGINS, Entry, level_key
 from ucan.leaderboard.kept import Kept, entry_hash
+from ucan.plan import USUAL_ALPHA
 from ucan.report.render import in_markdown
 
-USUAL_ALPHA = 0.001  # of all certificates that the field publishes
 HEAD = """# {title}
 
 Certified accuracy in %, rounded down: the share of test inputs whose answer is right and certified at the radius. Every

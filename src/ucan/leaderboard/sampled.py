@@ -24,7 +24,7 @@ from ucan.runs.read import Run
 from ucan.runs.rebuild import inputs_of, pipeline_of
 from ucan.seating import EXACT
 from ucan.smoothed import SmoothedClassifier
-from ucan.verify import verify
+from ucan.verify import Verdict, of_a_copy, verify
 
 FACTORS = (0.9, 0.999)
 ALONE = ("pipeline", "frozen")  # the scopes that hold without a registry, which is not part of an entry
@@ -59,7 +59,7 @@ class Sample:
         stated = run.config.data.source
         known = stated if stated is not None and is_known(stated) else None  # as it is here, not beside the run
         dataset = inputs_of(run.config, job.data or known, run.base, job.trust)
-        outcome = next(iter(certificates.values()), None) or run.outcome(int(run.columns["idx"][0]))
+        outcome = next(iter(certificates.values()), None) or run.telling()
         g = pipeline_of(run.config.model, outcome, where, job.model, job.weights, dataset, job.trust, run.base)
         own = run.config.sampling.precision  # a derived seed follows from it, too
         return cls(g.again(precision=own), dataset, run, certificates, of, where)
@@ -110,12 +110,14 @@ def replay_sample(job: CheckJob, sample: Sample, progress: Progress) -> Check:
         )
     failed: list[str] = []
     undrawn: list[str] = []
+    unsure: list[str] = []
     data, drawn, redrawn, moved, ended = sample.dataset.fingerprint(), 0, 0, 0, False
     try:
         for idx, x, certificate in sample.cases(job.inputs):
-            wrong, again = _replayed(job, sample, x, certificate, data)
+            wrong, again, unconfirmed = _replayed(job, sample, x, certificate, data)
             progress.finished("")  # raises an interrupt that was lost: what it may have broken does not count
             failed += [f"input {idx}: {wrong}"] if wrong else []
+            unsure += [f"input {idx}: {unconfirmed}"] if unconfirmed else []
             drawn += 1
             if again is not None:
                 undrawn += [] if again.drawn else [again.detail]
@@ -123,32 +125,43 @@ def replay_sample(job: CheckJob, sample: Sample, progress: Progress) -> Check:
                 moved += not wrong and again.outcome == "bears"
     except KeyboardInterrupt:
         ended = True
-    told = _told(sample, Replayed(sample.of, drawn, redrawn, moved, len(failed)), failed, undrawn)
+    told = _told(sample, Replayed(sample.of, drawn, redrawn, moved, len(failed)), failed, undrawn, unsure)
     return _so_far(told, drawn, len(sample.certificates)) if ended else told
 
 
 def _replayed(
     job: CheckJob, sample: Sample, x: torch.Tensor, certificate: Certificate, data: str
-) -> tuple[str, Replay | None]:
-    """What is wrong with a certificate, empty if nothing is; and its replay, if it came to that."""
+) -> tuple[str, Replay | None, str]:
+    """What is wrong with a certificate, empty if nothing is; its replay, if it came to that; and why it confirms no scope."""
     if certificate.scope != sample.run.scope:
-        return f"its scope is {certificate.scope}, not {sample.run.scope}", None
+        return f"its scope is {certificate.scope}, not {sample.run.scope}", None, ""
+    own = certificate.evidence
+    if of_a_copy(own, sample.g, x):
+        return f"it is about a copy in {own.precision}, not about the run's classifier", None, ""
     try:
         verdict = verify(certificate, sample.g, x, None, job.alpha / job.inputs)
     except UcanError as error:  # it states what nobody can test, such as another precision
-        return str(error), None
+        return str(error), None, ""
     if wrong := "; ".join(f"{c.name}: {c.detail}" for c in verdict.checks if not c.passed):
-        return wrong, None
-    again, own = replay(certificate, sample.g, x, data), certificate.evidence
+        return wrong, None, ""
+    again, unsure = replay(certificate, sample.g, x, data), _unconfirmed(verdict)
     if not again.stands:
-        return _refuted(again), again
+        return _refuted(again), again, ""
     follows = again.derived is True and own.data_hash == data  # the run's data, not this input alone
     if sample.derives and not follows and own.bound != EXACT:
-        return "the run's seed is stated to be derived, and this certificate's noise does not follow from it", again
-    return "", again
+        return "the run's seed is stated to be derived, and this certificate's noise does not follow from it", again, ""
+    return "", again, unsure
 
 
-def _told(sample: Sample, counted: Replayed, failed: list[str], undrawn: list[str]) -> Check:
+def _unconfirmed(verdict: Verdict) -> str:
+    """Why a verdict in which no check failed confirms no scope; empty if it confirms one."""
+    if verdict.confirms is not None:
+        return ""
+    why = [f"{check.name}: {check.detail}" for check in verdict.checks if not check.confirmed]
+    return "; ".join(why) or f"it was compared with {verdict.about}"
+
+
+def _told(sample: Sample, counted: Replayed, failed: list[str], undrawn: list[str], unsure: list[str]) -> Check:
     """The check of certificates that were replayed, in words."""
     drawn = counted.certificates or 0
     if not drawn:
@@ -159,6 +172,9 @@ def _told(sample: Sample, counted: Replayed, failed: list[str], undrawn: list[st
         which = f"{len(undrawn)} of {drawn} were not drawn again from their own noise ({undrawn[0]})"
         rest = f"Only recomputed and tested with fresh votes: {sample.power(drawn)}"
         return Check("replay", "not checked", f"{which}. {rest}", counted)
+    if unsure:
+        which = f"{len(unsure)} of {drawn} certificates, which no check refutes, are not confirmed either"
+        return Check("replay", "not checked", f"{which}; {unsure[0]}", counted)
     some = f"; {counted.moved} with some votes moved by rounding" if counted.moved else ""
     said = f"recomputed, tested with fresh votes and drawn again: {sample.power(drawn)}{some}"
     return Check("replay", "ok", said, counted)

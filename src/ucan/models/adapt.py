@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from ucan.errors import ModelError, OtherClasses, UcanError
-from ucan.estimators import as_estimator
+from ucan.estimators import as_estimator, check_classes
 from ucan.models.build import STATISTICS
 from ucan.models.normalise import Normalise, Statistics
 from ucan.readiness import cannot_answer
@@ -63,6 +63,7 @@ def adapt(model: Any, x: torch.Tensor, num_classes: int | None = None) -> Adapte
     """
     estimator = as_estimator(model)
     if estimator is not None:
+        check_classes(estimator, num_classes)
         return Adapted(estimator, estimator.num_classes, estimator.classes)
     output = _asked(model, x)
     logits = _logits(output)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ucan.audit.attacks import covered_step
+from ucan.audit.inputs import covered_step
 from ucan.certificate import Abstention, Certificate, Prediction
 from ucan.errors import InvalidInput
 from ucan.smoothed import SmoothedClassifier

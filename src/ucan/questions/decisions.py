@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -104,6 +104,17 @@ class Decided(Answer):
             kept = tests.rejected(self.hits.numpy(), look, float(lows[held].max()) + self.tau)
             return bool(kept[held].all())
         return bool((lows[held] <= tests.bounds(self.hits.numpy(), look, self.tau)[held] * (1 + SLACK)).all())
+
+    def redrawn(self, select: Counts, estimate: Counts, room: float) -> Decided:
+        """With the classes that are chosen here; a claim about another one has no votes."""
+        chosen = select.chosen
+        hits = torch.from_numpy(estimate.of(chosen)).masked_fill(self.certified & (chosen != self.answers), 0)
+        return replace(self, evidence=self.tallied(estimate.invalid), selected=chosen, hits=hits)
+
+    def moved(self, drawn: Decided) -> int:
+        """Where something is claimed, since elsewhere other classes may have been chosen; or of the invalid votes, if more."""
+        assert self.hits is not None and drawn.hits is not None, "it holds its votes"
+        return max(super().moved(drawn), int((self.hits - drawn.hits)[self.certified].abs().max()))
 
     def p_value(self, kept: Counts, where: Where) -> float:
         """By the place with the fewest votes for its class, corrected for how many places there are."""

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from ucan.certificate import Abstention
+from ucan.certificate import Abstention, among_invalid
 from ucan.engine import Engine, Setup
 from ucan.evidence import Evidence
 from ucan.generators import Generator
@@ -71,7 +71,9 @@ class Asked:
 
     def abstention(self, bound: str, reason: str) -> Abstention:
         """No claim, for this reason."""
-        return Abstention(self.plan.norm, self.M.scope, self.evidence(bound), reason, budget=self.plan.budget)
+        evidence = self.evidence(bound)
+        reason += among_invalid(evidence)
+        return Abstention(self.plan.norm, self.M.scope, evidence, reason, budget=self.plan.budget)
 
 
 def evidence_of(

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 import torch
 
 from ucan.budget import Budget
 from ucan.certificate import SCOPES, Claimed, budget_to_json, check_number, region_to_json
 from ucan.choices import norm_name, norm_to_json
+from ucan.evidence import Evidence
 from ucan.questions.looks import Look
 from ucan.questions.shift import Shift
 from ucan.region import Region
@@ -90,6 +91,21 @@ class Answer(Claimed, ABC):
     def bounded(self, look: Look) -> bool:
         """Whether its bounds follow from its votes, which a look concludes from; True if they are not there."""
         return True
+
+    def redrawn(self, select: Any, estimate: Any, room: float) -> Self:
+        """The same claim on votes that were drawn again; numbers may be off by this share of their size."""
+        counts, selection = (tuple(votes.counts.tolist()) for votes in (estimate, select))
+        drawn = replace(self.evidence, counts=counts, invalid=estimate.invalid, selection=selection)
+        return replace(self, evidence=drawn)
+
+    def tallied(self, invalid: int) -> Evidence:
+        """The evidence with so many invalid answers of all, as of what keeps no votes for classes of the whole input."""
+        return replace(self.evidence, counts=(self.evidence.n - invalid,), invalid=invalid)
+
+    def moved(self, drawn: Self) -> int:
+        """How many votes fell elsewhere when they were drawn again (``redrawn``): of many places, at that with the most."""
+        mine, theirs = ((*e.counts, e.invalid) for e in (self.evidence, drawn.evidence))
+        return sum(abs(a - b) for a, b in zip(mine, theirs, strict=True)) // 2
 
     @abstractmethod
     def p_value(self, kept: Any, where: Where) -> float:

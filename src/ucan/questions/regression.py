@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -14,7 +14,7 @@ import torch
 
 from ucan.bounds import lower_bounds, majority_p_values
 from ucan.certificate import Abstention, check_numbers
-from ucan.errors import InvalidInput, ModelError
+from ucan.errors import DoesNotFollow, InvalidInput, ModelError
 from ucan.questions.looks import Look, all_decided
 from ucan.questions.question import Asked, Question
 from ucan.questions.ranks import beyond, lower_percentile, lower_rank, middle, rest, upper_percentile
@@ -91,7 +91,14 @@ class Interval(Answer):
         return self.lowers[place], self.uppers[place]
 
     def follows(self, shift: Shift) -> bool:
-        """What may be outside at each radius is no more than T_r allows; ± t is where it was asked for."""
+        """What may be outside at each radius is no more than T_r allows; ± t is where it was asked for.
+
+        The value is an order statistic of the same numbers between those of its ends: outside of them it is a DoesNotFollow.
+        """
+        if bool(
+            ((self.value < self.lowers) | (self.value > self.uppers)).any()
+        ):  # NaN, where there was no number, is neither
+            raise DoesNotFollow("a value lies outside of its own interval: it was changed or is damaged.", "value")
         if not (self.region.radius <= self.radii[-1] * (1 + SLACK) and len(self.lowers) == len(self.radii)):
             return False
         if self.within is None:
@@ -132,6 +139,25 @@ class Interval(Answer):
                 if not most < lower_rank(look.n, level - self.tau, alpha):
                     return False
         return True
+
+    def redrawn(self, select: Sample | None, estimate: Sample, room: float) -> Interval:
+        """With how many of these numbers lie beyond its ends; the value is its own where it is theirs, too."""
+        values = estimate.values
+        gap = room * (values.nan_to_num().abs().mean(0) + values.nan_to_num().std(0, correction=0))
+        sides = [beyond(values, low - gap, high + gap) for low, high in zip(self.lowers, self.uppers, strict=True)]
+        under, over = (torch.stack(side) for side in zip(*sides, strict=True))
+        found = middle(values if select is None else select.values, self.p)
+        near = ((self.value - found).abs() <= gap) | (self.value.isnan() & found.isnan())
+        evidence = self.tallied(estimate.invalid)
+        return replace(self, evidence=evidence, value=torch.where(near, self.value, found), under=under, over=over)
+
+    def moved(self, drawn: Interval) -> int:
+        """The most numbers beyond an end; all of them if the value is another one."""
+        if not torch.allclose(self.value, drawn.value, rtol=0, atol=0, equal_nan=True):
+            return self.evidence.n
+        assert self.counted() and drawn.counted(), "it holds its votes"
+        beyond = (int((mine - drawn.counted()[side]).abs().max()) for side, mine in self.counted().items())
+        return max(super().moved(drawn), *beyond)
 
     def p_value(self, kept: Sample, where: Where) -> float:
         """By how many answers lie outside: at the input itself for every radius, inside for the largest. Ends are corrected

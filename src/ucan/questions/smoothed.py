@@ -58,10 +58,9 @@ class Smoothed:
         model_id: str | None,
         step: Any,
     ) -> None:
-        if not isinstance(law, Law):
-            raise InvalidInput(f"law must be a noise law such as ucan.Gaussian(scale=0.5), got {law!r}.")
-        if generator is not None and not isinstance(generator, Generator):
-            raise InvalidInput(f"generator must be a ucan.Generator such as ucan.Fixed(scale), got {generator!r}.")
+        check_law(law)
+        if generator is not None:
+            check_generator(generator)
         if generator is not None and getattr(generator, "scope", None) not in ("pipeline", "frozen"):
             raise InvalidInput(f"{type(generator).__name__} must declare its scope, pipeline or frozen.")
         if precision is not None:
@@ -251,3 +250,15 @@ def in_order(outcomes: Iterable[tuple[int, Any]]) -> list[Any]:
     """Outcomes by their numbers, from 0."""
     found = dict(outcomes)
     return [found[i] for i in range(len(found))]
+
+
+def check_law(law: Any) -> None:
+    """Refuse what is no noise law, such as its class."""
+    if not isinstance(law, Law):
+        raise InvalidInput(f"law must be a noise law such as ucan.Gaussian(scale=0.5), got {law!r}.")
+
+
+def check_generator(generator: Any) -> None:
+    """Refuse what is no generator, such as its class."""
+    if not isinstance(generator, Generator):
+        raise InvalidInput(f"generator must be a ucan.Generator such as ucan.Fixed(scale), got {generator!r}.")

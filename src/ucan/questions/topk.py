@@ -145,7 +145,7 @@ class Among(Answer):
         return ahead(output, self.prediction, self.k)
 
     def content(self, folder: Path | None) -> dict[str, Any]:
-        """K, labels, radii and bounds."""
+        """The number k, labels, radii and bounds."""
         lists = {name: list(getattr(self, name)) for name in ("labels", "radii", "p_lowers", "p_uppers")}
         return {"k": self.k, **self.shown(), **lists}
 
@@ -179,7 +179,7 @@ class TopK(Question):
         check_count("top", self.k)
 
     def check(self, f: Any, stop: Stop | None = None) -> None:
-        """K must be smaller than the number of classes."""
+        """Refuse a k that is not smaller than the number of classes."""
         if self.k >= f.num_classes:
             raise InvalidInput(
                 f"top is {self.k}, but there are only {f.num_classes} classes: nothing could leave them."

@@ -23,7 +23,7 @@ from ucan.registry.regions import Entry, Regions, flat
 from ucan.registry.separation import MARGIN, Vector, check_kind, size_bounds
 from ucan.scales import Scalar, Scale, as_scale
 from ucan.scales.base import same_map
-from ucan.sidecar import batch_hash, input_hash
+from ucan.sidecar import batch_hash
 from ucan.smoothed import SmoothedClassifier
 from ucan.stop_option import parse_stop
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from ucan.errors import InvalidInput
+from ucan.errors import InvalidInput, StoreError
 from ucan.registry.database import ABSTAINED, Database, Row
 from ucan.registry.separation import MARGIN, Vector, allowed_radius, may_contain, outer_radius
 from ucan.registry.sketch import LARGEST, Cells, Index
@@ -38,6 +38,7 @@ class Regions:
         self._norm: float | None = None
         self._cells: Cells | None = None
         self._index: Index | None = None
+        self._again: Index | None = None  # the same, made from the regions themselves; as far as it was needed
         self._scales: OrderedDict[int, Scale] = OrderedDict()  # most recently used last
         self._kept = 0  # bytes of these
 
@@ -113,12 +114,13 @@ class Regions:
     def apart(self, entry: Entry) -> bool:
         """Whether a region meets none of another answer: of any two, the later one is as small as the earlier one demands.
 
-        From centres and Σ, as they were enrolled; rounding may add MARGIN to a radius that is computed again.
+        From centres and Σ, as they were enrolled; rounding may add MARGIN to a radius that is computed again. The filter is not
+        trusted here: a StoreError if it is not what the regions give.
         """
-        assert self._cells is not None and self._index is not None, "the entry is in them"
+        assert self._cells is not None, "the entry was sketched"
         point, own = flat(entry.centre[None]), self._store.read(entry.number).scale
         reach = outer_radius(entry.scale, self.metric, entry.radius, len(point))
-        ids, _, reaches = self._index.near(self._cells.sketch(point), reach)
+        ids, _, reaches = self._from_regions(self._cells).near(self._cells.sketch(point), reach)
         for number, theirs in zip(ids.tolist(), reaches.tolist(), strict=True):
             row = self._store.read(number)
             offset = flat(row.tensors["centre"][None]) - point
@@ -135,6 +137,30 @@ class Regions:
                 return False
         return True
 
+    def _from_regions(self, cells: Cells) -> Index:
+        """The filter, made again from centres, Σ and radii; each row once. A stored one that differs is damage.
+
+        Whoever writes the file can give a sketch a checksum, too: one that lies elsewhere would hide its region.
+        """
+        assert self._index is not None, "there is a row"
+        if self._again is None:
+            self._again = Index(cells.length)
+        rows = []
+        for number in range(self._again.last + 1, self._index.last + 1):
+            row = self._store.read(number)
+            point = flat(row.tensors["centre"][None])
+            reach = self._reach(row, len(point))
+            sketch = cells.sketch(point) if len(point) == cells.dim else None
+            if sketch is None or not self._index.agrees(number, row.answer, reach, sketch):
+                raise StoreError(
+                    f"{self._store.path} is damaged: the sketch of enrolment {number} is not that of its region, so that the "
+                    "region could not be found. Restore it from a copy."
+                )
+            rows.append((number, row.answer, reach, sketch.astype("<f4").tobytes()))
+        if rows:
+            self._again.extend(rows)
+        return self._again
+
     def rivals(self, point: Vector, answer: int | None, count: int) -> list[Entry]:
         """Enrolments with another answer, ordered by the distance of their regions to this point."""
         if self._cells is None or self._index is None:
@@ -146,8 +172,11 @@ class Regions:
     def add(self, row: Row, point: Vector, shape: Sequence[int]) -> None:
         """Write a row about this point, an input of this shape; within the transaction that made it."""
         cells = Cells(shape) if self._cells is None else self._cells
-        reach = outer_radius(self.scale(row.scale), self.metric, row.radius, len(point)) if row.radius else 0.0
-        self._store.add(row, reach, cells.sketch(point).astype("<f4").tobytes())
+        self._store.add(row, self._reach(row, len(point)), cells.sketch(point).astype("<f4").tobytes())
+
+    def _reach(self, row: Row, dim: int) -> float:
+        """The radius of an ℓ2 ball around the region of a row."""
+        return outer_radius(self.scale(row.scale), self.metric, row.radius, dim) if row.radius else 0.0
 
     def entry(self, number: int, row: Row | None = None) -> Entry:
         """The enrolment of this number; ``row``, if it was read."""

@@ -84,6 +84,17 @@ class Index:
         numbers["size"] = np.sqrt(np.einsum("ij,ij->i", sketches, sketches, dtype=np.float64))
         self.count = end
 
+    def agrees(self, number: int, answer: int, reach: float, sketch: Array) -> bool:
+        """Whether the row of this id has these values, up to what another machine may round otherwise; ids rise by one."""
+        row, own = self._numbers[number - 1], self._sketches[number - 1].astype(np.float64)
+        apart = float(np.linalg.norm(own - sketch))
+        same = bool(row["id"] == number and row["answer"] == answer)
+        return (
+            same
+            and apart <= ROUND_OFF * float(row["size"]) + TINY
+            and math.isclose(row["reach"], reach, rel_tol=ROUND_OFF)
+        )
+
     def near(self, sketch: Array, within: float, answer: int | None = None) -> tuple[Array, Array, Array]:
         """(ids, gaps, reaches) of the regions, or of those with another answer, that may come this near to a point.
 

@@ -15,8 +15,7 @@ import torch
 
 from ucan.audit import Attempt, load_break
 from ucan.audit.ledger import break_path
-from ucan.audit.trials import STATEFUL
-from ucan.certificate import Certificate
+from ucan.certificate import Abstention, Certificate, Level
 from ucan.data import Labelled
 from ucan.data.tables import Table
 from ucan.errors import InvalidInput, UcanError
@@ -134,75 +133,72 @@ def exhibit_run(run: Run, datasets: dict[Any, Labelled | str], trust: bool = Fal
     return Gallery(tuple(exhibits), typical, tuple(dict.fromkeys(missing)))
 
 
-def in_words(record: dict[str, Any], truth: int, names: Sequence[str] = ()) -> list[str]:
+def in_words(outcome: Certificate | Abstention, truth: int, names: Sequence[str] = ()) -> list[str]:
     """What was certified, in sentences, with the classes' names if they have any; every number is rounded down."""
-    if record["kind"] == "abstention":
-        return [f"No claim: {record['reason'].rstrip('.')}."]
-    evidence, answer, norm = record["evidence"], record["prediction"], record["norm"]
-    called, label = (class_name(number, names) for number in (answer, truth))
+    if isinstance(outcome, Abstention):
+        return [f"No claim: {outcome.reason.rstrip('.')}."]
+    evidence, answer, norm = outcome.evidence, outcome.prediction, outcome.norm
+    called, label = (class_name(number, names) or str(number) for number in (answer, truth))
     called = f"class {called}" if called.isdigit() else called
     verdict = "" if truth < 0 else ", which is right" if answer == truth else f", but the label is {label}"
-    length = "length" if norm is None else f"{norm_name(float(norm))} length"
+    length = "length" if norm is None else f"{norm_name(norm)} length"
     within = (
-        f"within less than {floor_significant(record['budget_factor'], 3)} times the budget"
-        if "budget_factor" in record
-        else f"of {length} below {floor_significant(record['radius'], 3)}"
+        f"of {length} below {floor_significant(outcome.radius, 3)}"
+        if outcome.budget_factor is None
+        else f"within less than {floor_significant(outcome.budget_factor, 3)} times the budget"
     )
     condition = {"pipeline": ".", "registry": ", as long as the registry is kept."}
     return [
         f"The answer is {called}{verdict}.",
         f"No change {within} can alter it"
-        + condition.get(record["scope"], ", **if the noise stays as it was computed at this input**."),
+        + condition.get(outcome.scope, ", **if the noise stays as it was computed at this input**."),
         f"{called[0].upper()}{called[1:]} got {_votes_in_words(evidence, answer)}, so its probability is at least "
-        f"{floor_digits(record['p_lower'], 3)}, except with probability {ceil_significant(evidence['alpha'])}.",
-        *_choice_in_words(record.get("choice")),
+        f"{floor_digits(outcome.p_lower, 3)}, except with probability {ceil_significant(evidence.alpha)}.",
+        *_choice_in_words(outcome.choice),
     ]
 
 
-def _choice_in_words(choice: dict[str, Any] | None) -> list[str]:
+def _choice_in_words(choice: Certificate | Level | None) -> list[str]:
     """Of a router: which expert was chosen, and how surely; no sentence of a single classifier."""
     if choice is None:
         return []
-    evidence = choice["evidence"]
-    if choice["kind"] == "level":
-        who = "this class has" if choice["above"] else "no other class has"
+    alpha, radius = ceil_significant(choice.evidence.alpha), floor_significant(choice.radius, 3)
+    if isinstance(choice, Level):
+        who = "this class has" if choice.above else "no other class has"
         return [
-            f"A router of two experts gives this answer, since {who} more than {choice['threshold']!r} under the noise of "
-            f"expert {choice['of']}, except with probability {ceil_significant(evidence['alpha'])}; that stays so within a "
-            f"radius of {floor_significant(choice['radius'], 3)}."
+            f"A router of two experts gives this answer, since {who} more than {choice.threshold!r} under the noise of "
+            f"expert {choice.of}, except with probability {alpha}; that stays so within a radius of {radius}."
         ]
-    expert = choice["prediction"]
+    expert = choice.prediction
     return [
-        f"A router chose expert {expert}, with {_votes_in_words(evidence, expert)}, except with probability "
-        f"{ceil_significant(evidence['alpha'])}; the choice stays within a radius of {floor_significant(choice['radius'], 3)}."
+        f"A router chose expert {expert}, with {_votes_in_words(choice.evidence, expert)}, except with probability "
+        f"{alpha}; the choice stays within a radius of {radius}."
     ]
 
 
-def _votes_in_words(evidence: dict[str, Any], answer: int) -> str:
+def _votes_in_words(evidence: Evidence, answer: int) -> str:
     """The votes that a bound follows from; of votes in pairs, those of the classifier that was there before, too."""
-    pairs, n = evidence.get("pairs"), f"{evidence['n']:,}"
+    pairs, n = evidence.pairs, f"{evidence.n:,}"
     if pairs is None:
-        return f"{evidence['counts'][answer]:,} of {n} votes"
-    before = pairs["before"]
+        return f"{evidence.counts[answer]:,} of {n} votes"
+    before = pairs.before
     return (
-        f"{before['counts'][answer]:,} of {before['n']:,} votes of the earlier classifier, and this classifier lost "
-        f"{pairs['lost']:,} of {n} votes on the same noise"
+        f"{before.counts[answer]:,} of {before.n:,} votes of the earlier classifier, and this classifier lost "
+        f"{pairs.lost:,} of {n} votes on the same noise"
     )
 
 
 def _exhibit(run: Run, number: int, why: str, dataset: Labelled | None, noise: Noise, missing: list[str]) -> Exhibit:
-    record = run.record(number)
-    if record is None:
-        raise InvalidInput("it carries no evidence.")
-    evidence = Evidence.from_dict(record["evidence"])
+    outcome = run.outcome(number)  # refused unless its numbers follow from each other: a page shows nothing else
+    evidence, certified = outcome.evidence, isinstance(outcome, Certificate)
     truth = run.label_of(number)
     classes = run.config.model.class_names
-    said, voted = in_words(record, truth, classes), classes
-    if is_router(run.config.model.spec) and record["kind"] == "abstention" and "choice" not in record:
+    said, voted = in_words(outcome, truth, classes), classes
+    if is_router(run.config.model.spec) and not certified and outcome.choice is None:
         said.append("The votes are those of the choice, among the experts.")
         voted = ()
-    if isinstance(dataset, Table) and record["kind"] == "certificate" and run.in_units:
-        found_reach = row_answer(dataset.for_model(None, classes), number, run.outcome(number)).reach
+    if isinstance(dataset, Table) and certified and run.in_units:
+        found_reach = row_answer(dataset.for_model(None, classes), number, outcome).reach
         said[1] = said[1] if found_reach is None else found_reach.words()
     panels: list[Panel] = []
     x = None if dataset is None else _input(dataset, number, missing)
@@ -220,14 +216,14 @@ def _exhibit(run: Run, number: int, why: str, dataset: Labelled | None, noise: N
         panels += [] if found is None else _noise_panels(found)
     attempt = worst_break(run)
     if attempt is not None and attempt.idx == number:
-        said.append(_break_in_words(attempt, record.get("p_upper") is not None))
+        said.append(_break_in_words(attempt, getattr(outcome, "p_upper", None) is not None))
         panels += _break_panels(run, attempt)
     name = run.names.get(number) or (
         dataset.name_of(number) if dataset is not None and dataset.names is not None else ""
     )
     label = class_name(truth, classes)
     return Exhibit(
-        why, number, truth, record.get("prediction"), evidence.counts, tuple(said), tuple(panels), name, label, voted
+        why, number, truth, outcome.prediction, evidence.counts, tuple(said), tuple(panels), name, label, voted
     )
 
 
@@ -301,14 +297,13 @@ def _break_in_words(attempt: Attempt, pair: bool) -> str:
         where = "the classifier with frozen noise"
     share = floor_digits(100 * attempt.size, 1)
     votes = f"{attempt.hits:,} of {attempt.total:,} votes{' for it or its rival' if pair else ''}"
-    kept = attempt.attack.startswith(STATEFUL)  # a memory answers, without a vote
     said = (
         f"answers class {attempt.answer}"
         if attempt.changed
         else f"no longer gives class {attempt.prediction} a majority"
     )
     return f"**The audit found a change at {share} % of the way to the region's edge after which {where} {said}**" + (
-        "." if kept else f": class {attempt.prediction} is left with {votes}."
+        "." if attempt.stateful else f": class {attempt.prediction} is left with {votes}."
     )
 
 

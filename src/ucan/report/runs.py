@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
+from ucan.choices import norm_word
 from ucan.runs.read import BUDGET_AXIS as BUDGET_AXIS
 from ucan.runs.read import Run as Run
 from ucan.runs.read import distinct as distinct
@@ -22,4 +22,4 @@ def norm_slug(run: Run) -> str:
     norm = run.norm
     if run.budget is not None:
         return f"budget-{run.budget[:8]}"
-    return "unknown-norm" if norm is None else "linf" if norm == math.inf else f"l{norm:g}"
+    return "unknown-norm" if norm is None else f"l{norm_word(norm)}"

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import get_args
 
 import numpy as np
 
-from ucan.results.metrics import Columns, Measure, certified_count, clopper_pearson, labelled
+from ucan.choices import check_choice
+from ucan.results.metrics import Columns, Measure, certified_count, clopper_pearson, labelled, right_rows
 
 MOST = 300  # points of a curve: about the resolution of a chart
 
@@ -40,7 +42,8 @@ def certified_curve(columns: Columns, by: Measure = "radius", most: int = MOST) 
     With fewer than ``most`` different sizes, every step is kept. With more, some are dropped: each interval between two kept
     steps then shows its lowest value and its widest band.
     """
-    right = columns["correct"] & ~columns["abstained"]
+    check_choice("by", by, get_args(Measure))
+    right = right_rows(columns)
     sizes = np.unique(columns[by][right])
     rows = int(labelled(columns).sum())
     if np.isnan(sizes).any() or not rows:

@@ -82,7 +82,8 @@ def named_columns(store: Store, columns: dict[str, np.ndarray]) -> dict[str, lis
 def write(store: Store, path: str | Path, kind: Format = "tsv", overwrite: bool = False) -> list[Path]:
     """Write a run's results in one of the formats; returns the paths of the file and of its sidecar, if any.
 
-    Files are written atomically. Existing files are refused unless ``overwrite`` is true.
+    Files are written atomically. Existing files are refused unless ``overwrite`` is true, and so is a run whose config states
+    a smaller α than its certificates have: the file would have it, too.
     """
     writers: dict[str, Callable[[Store, IO[bytes]], None]] = {
         "tsv": _tsv,
@@ -101,6 +102,7 @@ def write(store: Store, path: str | Path, kind: Format = "tsv", overwrite: bool 
         raise InvalidInput(f"{' and '.join(existing)} {verb} already; nothing was written. Use --force to overwrite.")
     if not path.parent.is_dir():
         raise InvalidInput(f"there is no folder {path.parent} to write {path.name} to: create it first.")
+    store.check_alpha()
     # The sidecar is written first, so that a table never exists without its scope.
     with storage(path), whole(*reversed(targets)) as parts:
         *described, table = parts

@@ -15,12 +15,12 @@ from typing import Any
 
 import numpy as np
 
-from ucan.certificate import SCOPES
-from ucan.choices import norm_from_json
+from ucan.certificate import ABSTAINED, SCOPES
+from ucan.choices import norm_from_json, norm_word
 from ucan.errors import InvalidInput
 from ucan.json_text import read_json
 from ucan.region import check_norm
-from ucan.results.store import ABSTAINED, UNKNOWN, Store
+from ucan.results.store import UNKNOWN, Store
 from ucan.results.tsv import Table, read_table
 
 SCOPE_NAMES = (*SCOPES, "unknown")
@@ -245,8 +245,7 @@ def _read_arrays(path: Path, norm: float | None) -> Imported:
 
 def _rs4a(folder: Path, norm: float | None) -> Imported:
     norm = 2 if norm is None else norm
-    name = {1: "radius_l1", 2: "radius_l2", math.inf: "radius_linf"}[norm]
-    files = tuple(folder / f"{part}.npy" for part in ("preds", "labels", "prob_lb", name))
+    files = tuple(folder / f"{part}.npy" for part in ("preds", "labels", "prob_lb", f"radius_l{norm_word(norm)}"))
     preds, labels, p_lower, radius = (_array(file) for file in files)
     rows = len(labels)
     answers = preds.argmax(1) if preds.ndim == 2 else preds  # rs4a saves the share of votes of every class

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 from scipy import special
 
+from ucan.choices import check_choice
 from ucan.errors import InvalidInput
 from ucan.results.store import UNKNOWN
 
@@ -45,17 +46,22 @@ def labelled(columns: Columns) -> np.ndarray:
     return np.not_equal(columns["label"], NO_LABEL)
 
 
+def right_rows(columns: Columns) -> np.ndarray:
+    """A mask of the rows with a certificate of the right answer; none without a label, whatever a changed row says."""
+    right: np.ndarray = columns["correct"] & ~columns["abstained"] & labelled(columns)
+    return right
+
+
 def certified_count(columns: Columns, at: Any, by: Measure = "radius") -> np.ndarray:
     """How many rows are certified at each threshold; NaN if unknown.
 
     At 0 only ``correct`` and ``abstained`` matter, so that is known even if the radii are not.
     """
-    if by not in ("radius", "alm", "sigma"):
-        raise InvalidInput(f'by must be "radius", "alm" or "sigma", got {by!r}.')
+    check_choice("by", by, get_args(Measure))
     thresholds = np.asarray(at, dtype=np.float64)
     if not (np.isfinite(thresholds) & (thresholds >= 0)).all():
         raise InvalidInput(f"a radius to certify at must be a finite number of at least 0, got {at!r}.")
-    right = columns["correct"] & ~columns["abstained"]
+    right = right_rows(columns)
     sizes = np.sort(columns[by][right])  # NaN sorts to the end
     if sizes.size and np.isnan(sizes[-1]):
         return np.where(thresholds == 0, float(right.sum()), np.nan)
@@ -100,7 +106,8 @@ def abstention_rate(columns: Columns) -> float:
 
 def credited(columns: Columns, by: Measure = "radius") -> np.ndarray:
     """Each labelled row's radius (or ALM) where it is certified, 0 where it is wrong or abstains."""
-    sizes: np.ndarray = np.where(columns["correct"] & ~columns["abstained"], columns[by], 0.0)[labelled(columns)]
+    check_choice("by", by, get_args(Measure))
+    sizes: np.ndarray = np.where(right_rows(columns), columns[by], 0.0)[labelled(columns)]
     return sizes
 
 
@@ -117,7 +124,7 @@ def median_radius(columns: Columns, by: Measure = "radius") -> float:
 
 def mean_log_volume(columns: Columns) -> float:
     """The mean natural logarithm of the regions' volumes, over the rows that are certified and right."""
-    return _mean(columns["log_volume"][columns["correct"] & ~columns["abstained"]])
+    return _mean(columns["log_volume"][right_rows(columns)])
 
 
 def summary(columns: Columns) -> Summary:

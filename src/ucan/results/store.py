@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from ucan.certificate import Abstention, Certificate, from_dict
+from ucan.certificate import ABSTAINED, Abstention, Certificate, from_dict
 from ucan.config import CONFIG, differences, frozen, read_config, write_config
 from ucan.errors import InvalidInput, StoreError
 from ucan.lock import WriterLock
@@ -40,7 +40,6 @@ COLUMNS: dict[str, type] = {
     "n": np.int64,
     "seconds": np.float64,
 }
-ABSTAINED = -1
 UNKNOWN = -2  # an unknown label or prediction of an imported row
 
 
@@ -246,6 +245,20 @@ class Store(Results):
         if without:
             raise damaged(self.folder, ValueError("it states no α"))
         return None if found is None else float(found)
+
+    def check_alpha(self) -> None:
+        """Refuse a config whose α is none, or is smaller than that of the certificates: pages and tables show the config's."""
+        stated = self.config.get("alpha")
+        if stated is None:  # of an imported file that does not tell it
+            return
+        if type(stated) not in (int, float) or not stated > 0:
+            raise StoreError(f"{self.folder / CONFIG}: {stated!r} is not a valid value of alpha.")
+        found = self.largest_alpha()
+        if found is not None and found > stated * (1 + 1e-9):
+            raise StoreError(
+                f"{self.folder / CONFIG} states α = {stated:g}, but its certificates were made at {found:g}: it was changed. "
+                "Restore it from a copy, or certify into a new folder."
+            )
 
     @property
     def name(self) -> str:

@@ -14,6 +14,7 @@ from ucan.questions.record import FORMAT, Answer
 from ucan.questions.records import load_json
 from ucan.questions.regression import Interval
 from ucan.questions.smoothed import Smoothed
+from ucan.replay_answer import NAME
 from ucan.runs.ask import names_classes, smoothed_for
 from ucan.runs.build import class_order, smoothed_with_names
 from ucan.runs.progress import SILENT, Progress
@@ -67,7 +68,8 @@ def verify_asked(job: VerifyJob, progress: Progress = SILENT) -> VerifiedAnswer:
         g.on_votes(progress.sampled)
         verdict = verify_answer(answer, g, x, job.n, job.alpha, job.seed, job.replay, data_hash, job.range)
         progress.finished("")
-    return VerifiedAnswer(answer, verdict, undrawn=job.replay and answer.evidence.seed is None)
+    unsure = any(check.name == NAME and not check.confirmed for check in verdict.checks)
+    return VerifiedAnswer(answer, verdict, undrawn=job.replay and (answer.evidence.seed is None or unsure))
 
 
 def _deployed(

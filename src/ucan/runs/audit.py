@@ -28,7 +28,7 @@ from ucan.runs.audited import AUDIT
 from ucan.runs.build import routed_of
 from ucan.runs.config import AuditConfig, DataRef, ModelRef
 from ucan.runs.fields import to_table
-from ucan.runs.jobs import Pipeline, device_of
+from ucan.runs.jobs import Pipeline, check_taken, device_of
 from ucan.runs.progress import SILENT, Progress
 from ucan.runs.read import Run
 from ucan.runs.rebuild import data_of, pipeline_of
@@ -57,6 +57,9 @@ class AuditJob:
     budget: Budget = field(default_factory=Budget)
     device: str | torch.device = "auto"
     trust: bool = False
+
+    def __post_init__(self) -> None:
+        check_taken(1, self.most)
 
 
 @dataclass(frozen=True, eq=False)
@@ -185,7 +188,7 @@ class _Told:
 
 def _open(record: dict[str, Any] | None) -> bool:
     """Whether an attempt still has to be made, or made again."""
-    return record is None or Attempt(**record).tested_once
+    return record is None or Attempt.of(record).tested_once
 
 
 @contextmanager

@@ -11,11 +11,11 @@ from typing import Any
 from ucan.audit import Attempt, read_attempts
 from ucan.audit.answers import Try
 from ucan.audit.ledger import ATTEMPTS
-from ucan.certificate import Abstention
+from ucan.certificate import ABSTAINED, Abstention
 from ucan.config import CONFIG, read_config
 from ucan.errors import StoreError
 from ucan.questions.record import Answer
-from ucan.results.store import ABSTAINED, Store
+from ucan.results.store import Store
 from ucan.runs.config import AuditConfig, ModelRef, RunConfig
 from ucan.runs.fields import from_table
 from ucan.storage import Journal

@@ -5,7 +5,7 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from torch import nn
 
 from ucan import data, deciding, targets
 from ucan.bench import Bench, Stopped, machine
-from ucan.choices import BACKENDS, PRECISIONS
+from ucan.choices import BACKENDS, PRECISIONS, check_list
 from ucan.data import Labelled
 from ucan.deciding import Kept, OnData, Simulated
 from ucan.errors import InvalidInput
@@ -26,9 +26,9 @@ from ucan.models.adapt import adapt
 from ucan.models.build import BUILT_IN
 from ucan.models.foreign import ExportedModel
 from ucan.runs.earlier import Before, Earlier, source_of
-from ucan.runs.jobs import device_of
+from ucan.runs.jobs import check_taken, device_of
 from ucan.runtimes import RUNTIMES, check_usable, installed
-from ucan.timing import Row, set_beside
+from ucan.timing import Row, Subject, Work, set_beside
 from ucan.training import is_trained_run, load_run
 from ucan.version import __version__
 
@@ -61,6 +61,11 @@ class BenchJob:
     before: str | Path | None = None
     device: str | torch.device = "auto"
     trust: bool = False
+
+    def __post_init__(self) -> None:
+        check_taken(1, self.most)
+        for name in ("models", "precisions", "backends"):
+            check_list(name, getattr(self, name))
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values; the earlier version by its folder's name."""
@@ -146,7 +151,7 @@ class Benched:
                 for one, b in self.measured
             ],
             **state,
-            "rows": [{"model": one.name, **asdict(row)} for one, bench in self.measured for row in bench.rows],
+            "rows": [{"model": one.name, **row.to_dict()} for one, bench in self.measured for row in bench.rows],
             **{name: [asdict(row) for row in getattr(self, name)] for name in KINDS},
             "left_out": self.left_out,
             "targets": [asdict(row) for row in self.judged()],
@@ -325,14 +330,13 @@ def _beside(found: Benched, network: Network, bench: Bench, choice: Choice, part
 
 def _over(rows: list[Row], rates: list[float], choice: Choice) -> list[Row]:
     """The earlier version before and after, and our row beside their mean."""
-    name = f"certify, {choice[0]}, {choice[1] or 'fp32'}"
-    ours = next((row for row in rows if row.what == name), None)
+    what = Subject(Work.CERTIFY, choice[0], choice[1] or "fp32")
+    ours = next((row for row in rows if row.what == what), None)
     if ours is None:  # it could not be compiled: the warning has been given
         return []
-    theirs = [
-        Row(f"{name}, {targets.BEFORE}, {when}", rate) for when, rate in zip(("first", "again"), rates, strict=True)
-    ]
-    mean = Row(f"{name}, {targets.BEFORE}", sum(rates) / len(rates))
+    turns = (Work.BEFORE_FIRST, Work.BEFORE_AGAIN)
+    theirs = [Row(replace(what, work=turn), rate) for turn, rate in zip(turns, rates, strict=True)]
+    mean = Row(replace(what, work=Work.BEFORE), sum(rates) / len(rates))
     return [*theirs, set_beside(ours, mean)]
 
 

@@ -210,8 +210,8 @@ def _on_table(asked: Pipeline, table: Table, where: torch.device, remarks: list[
     if isinstance(asked.model, str) and is_trained_run(asked.model):
         raise InvalidInput(f"{asked.model} was trained on pictures, not on tables: give an estimator or a network.")
     model = loaded(asked, where, table.event_shape, remarks)
-    told = asked.scale is not None or isinstance(asked.law, Law) or "scale" in (asked.law or "")
-    law = law_of(asked.law, asked.scale if told else 1.0, asked.exponent)
+    own = isinstance(asked.law, Law) or (asked.law is not None and "scale" in parsed(asked.law)[1])
+    law = law_of(asked.law, 1.0 if asked.scale is None and not own else asked.scale, asked.exponent)
     if asked.precision is not None:
         raise InvalidInput("--precision is not supported for tables: leave it out.")
     return SmoothedTable(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -19,13 +20,22 @@ def write_certificate(folder: Path, index: int, outcome: Outcome) -> None:
 
 
 def write_missing(folder: Path, indices: Iterable[int], outcome: Callable[[int], Outcome]) -> None:
-    """Write results whose files are missing because an earlier call was interrupted or did not ask for them, or are of fewer
-    votes than the result has by now.
+    """Write results whose files are missing because an earlier call was interrupted or did not ask for them, are damaged, or
+    say something else: they may be of fewer votes than the result has by now, or of another run.
     """
     for index in indices:
-        path, now = _path(folder, index), outcome(index)
-        if not path.exists() or read_json(path).get("evidence", {}).get("n") != now.evidence.n:
+        now = outcome(index)
+        if not _holds(_path(folder, index), now):
             write_certificate(folder, index, now)
+
+
+def _holds(path: Path, outcome: Outcome) -> bool:
+    """Whether a file is there that says this; one that cannot be read says nothing."""
+    try:
+        record = read_json(path)
+    except (OSError, ValueError):
+        return False
+    return bool(record == json.loads(json.dumps(outcome.to_dict(path.parent))))
 
 
 def _path(folder: Path, index: int) -> Path:

@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 
 from ucan.errors import InvalidInput
+from ucan.timing import Subject, Work
 
 # Inputs of a certificate's timing in versions that do not say how many: all of those took so many.
 UNSAID = 2
@@ -77,7 +78,8 @@ class Earlier:
         words += ["--decisions", "0"] if "--decisions" in known else []
         words += ["--trust"] if self.trust and "--trust" in known else []
         told = json.loads(self._run("-m", "ucan", "bench", *words))
-        rates = [row["rate"] for row in told["rows"] if row["what"] == f"certify, {backend}, {precision}"]
+        what = str(Subject(Work.CERTIFY, backend, precision))
+        rates = [row["rate"] for row in told["rows"] if row["what"] == what]
         if not rates:
             raise InvalidInput(f"{self.folder} has measured no certificate with {backend} in {precision}.")
         networks = told.get("networks") or [{}]

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from ucan.choices import check_list
 from ucan.data import ImageFolder, Labelled, Shards, as_dataset, load
 from ucan.data.frames import is_table
 from ucan.data.tables import Table
@@ -17,13 +18,22 @@ from ucan.errors import InvalidInput, first_line
 from ucan.generators import Generator
 from ucan.held import Held
 from ucan.laws import Law
+from ucan.plan import check_count
+from ucan.questions.smoothed import check_generator, check_law
 from ucan.tabular import Amounts
 
 Model = str | Callable[[torch.Tensor], Any] | Any
 
 
+class Settings:
+    """Settings that are checked when they are made; each part checks its own, and calls the next."""
+
+    def __post_init__(self) -> None:
+        """Refuse what no job can have."""
+
+
 @dataclass(frozen=True, kw_only=True)
-class Pipeline:
+class Pipeline(Settings):
     """The settings of a classifier under its noise.
 
     ``model`` is what ``--model`` takes, or the classifier itself; ``law`` and ``noise`` are names, or a law and a generator.
@@ -52,6 +62,14 @@ class Pipeline:
     trust: bool = False
     normalise: str | None = None
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not isinstance(self.law, str | None):
+            check_law(self.law)
+        if not isinstance(self.noise, str | Path | None):
+            check_generator(self.noise)
+        check_list("class_names", self.class_names)
+
     @property
     def spec(self) -> str | None:
         """How the model was named; None for a Python object."""
@@ -64,7 +82,7 @@ class Pipeline:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Inputs:
+class Inputs(Settings):
     """The settings of the inputs: what ``--data`` takes, or a data set; every ``skip``-th, at most ``most``.
 
     For a table, ``target`` is the column of labels, ``id`` the column of row names, ``hold`` and ``vary`` are columns without
@@ -83,6 +101,12 @@ class Inputs:
     hold: Sequence[str] = ()
     vary: Sequence[str] = ()
     unit: str | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_taken(self.skip, self.most)
+        check_list("hold", self.hold)
+        check_list("vary", self.vary)
 
     @property
     def source(self) -> str | None:
@@ -106,6 +130,7 @@ class Selection:
     @classmethod
     def of(cls, dataset: Labelled, skip: int, most: int | None) -> Selection:
         """Every ``skip``-th input, at most ``most`` of them."""
+        check_taken(skip, most)
         indices = range(0, len(dataset), skip)
         return cls(dataset, indices[:most] if most is not None else indices)
 
@@ -151,6 +176,13 @@ class Selection:
                 f"that the model belongs to these data. Labels count from 0, and −1 means unknown."
             )
         self.dataset.check(self.indices)
+
+
+def check_taken(skip: Any, most: Any) -> None:
+    """Refuse anything but whole numbers of at least 1; ``most`` may be None. Others would choose other inputs, or none."""
+    check_count("skip", skip)
+    if most is not None:
+        check_count("most", most)
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 
 from ucan.bounds import anytime_lower_bound
+from ucan.choices import norm_word
 from ucan.data import Labelled
 from ucan.errors import InvalidInput
 from ucan.generators import Generator
@@ -43,7 +44,7 @@ class Claim:
     @property
     def key(self) -> str:
         """Its name in a record, such as "linf radius"."""
-        return f"l{self.norm:g} {self.by}"
+        return f"l{norm_word(self.norm)} {self.by}"
 
 
 class Decide(AnytimeRadii):

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from ucan.arithmetic import arithmetic_of
-from ucan.certificate import Abstention, Prediction
+from ucan.certificate import ABSTAINED, Abstention, Prediction
 from ucan.choices import Test
 from ucan.data import Labelled
 from ucan.data.tables import by_held
@@ -71,7 +71,7 @@ class Predicted:
     @property
     def abstained(self) -> int:
         """How many abstain."""
-        return sum(answer.predict == -1 for answer in self.answers)
+        return sum(answer.predict == ABSTAINED for answer in self.answers)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values."""
@@ -185,7 +185,7 @@ def _answer_all(g: Deployed, selection: Selection, answers: Answers, plan: Predi
             now = time.perf_counter()
             label, found = int(selection.dataset.labels[index]), outcome.prediction
             correct = int(found is not None and found == label)
-            answers.add(Answer(index, label, -1 if found is None else found, correct, now - last))
+            answers.add(Answer(index, label, ABSTAINED if found is None else found, correct, now - last))
             right, known, last = right + correct, known + (label != NO_LABEL), now
             # With early stopping the easy inputs finish first, so a share of the finished ones would be too high.
             unknown = plan.stop or not known

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from ucan.arithmetic import arithmetic_of
+from ucan.choices import norm_word
 from ucan.config import CONFIG
 from ucan.data.tables import Table
 from ucan.errors import InvalidInput
@@ -91,7 +92,7 @@ def prepared(job: CertifyJob, out: str | Path | None, progress: Progress) -> Pre
     # The run's folder depends on the norm, which depends on the noise; the arithmetic depends on the existing run.
     budget = budget_of(job.budget, selection.dataset, job.model, job.trust)
     norm = g.norm_for(None, budget) if job.norm is None and budget is not None else norm_of(job.norm, g)
-    folder, tsv = _places(out, job, f"l{norm:g}" if budget is None else "budget")
+    folder, tsv = _places(out, job, f"l{norm_word(norm)}" if budget is None else "budget")
     known = read_run_config(folder)
     g = g.on_grid(step_for(job.arithmetic, selection.dataset, None if known is None else known.sampling.arithmetic))
     stop, family = parse_stop(job.stop), job.family or 1

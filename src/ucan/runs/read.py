@@ -14,7 +14,7 @@ import numpy as np
 from ucan.audit import Attempt, Summary, summarise
 from ucan.certificate import SCOPES, Abstention, Certificate
 from ucan.config import CONFIG
-from ucan.errors import InvalidInput, StoreError
+from ucan.errors import InvalidInput, NoSuchName, StoreError
 from ucan.laws import norm_name
 from ucan.places import base_of
 from ucan.results.curves import Curve, certified_curve
@@ -26,6 +26,13 @@ from ucan.runs.config import RunConfig
 BUDGET_AXIS = "ε of the budget"
 IN_UNITS = " in units of each column's σ"
 SIGMA_AXIS = "R, the radius in units of Σ"
+
+
+class NamedColumns(dict[str, np.ndarray]):
+    """Columns by name; another name is refused with the names that there are."""
+
+    def __missing__(self, name: str) -> np.ndarray:
+        raise NoSuchName(f"a run has no column {name!r}; its columns are {', '.join(self)}.")
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,7 +73,7 @@ class Run:
         store = Store.open(folder)
         config = RunConfig.of(store.config, str(folder / CONFIG))
         columns, left_out = store.gapless()
-        _check_alpha(store, config)
+        store.check_alpha()
         in_units = bool(config.noise.sigma) and store.budget is None
         if in_units:
             columns["radius"] = _in_units(columns["alm"], config.noise.sigma)
@@ -78,7 +85,7 @@ class Run:
             norm=store.norm,
             cap=config.claim.alm_cap,
             config=config,
-            columns=columns,
+            columns=NamedColumns(columns),
             attempts=attempts_on(store, config),
             left_out=left_out,
             certificates_left_out=behind,
@@ -252,16 +259,6 @@ class Run:
         if self.store is None:
             raise InvalidInput(f"{self.folder} was not opened: Run.open reads it.")
         return self.store
-
-
-def _check_alpha(store: Store, config: RunConfig) -> None:
-    """Refuse a config whose α is smaller than that of the certificates: pages show the config's."""
-    stated, found = config.sampling.alpha, store.largest_alpha()
-    if stated is not None and found is not None and found > stated * (1 + 1e-9):
-        raise StoreError(
-            f"{store.folder / CONFIG} states α = {stated:g}, but its certificates were made at {found:g}: it was changed. "
-            "Restore it from a copy, or certify into a new folder."
-        )
 
 
 def _in_units(alm: np.ndarray, sigma: Mapping[str, float]) -> np.ndarray:

@@ -117,32 +117,32 @@ def pipeline_of(
     """The deployed pipeline behind an outcome of a run: a trained run's with its generator, or one under fixed noise.
 
     ``model`` and ``weights`` are their paths, if they have moved; another model has its own weights. For a table, ``dataset``
-    is needed, and the result classifies its rows: ``holding`` fixes one row. A run cannot request to read a pickle, to import a
-    module that lies beside it, or to call something with its own values: the caller must set ``trust``.
-    ``base`` is the directory that the run was started in (``Run.base``).
+    is needed, and the result classifies its rows: ``holding`` fixes one row. It also tells the shape of an abstention's input.
+    A run cannot request to read a pickle, to import a module that lies beside it, or to call something with its own values:
+    the caller must set ``trust``. ``base`` is the directory that the run was started in (``Run.base``).
     """
     given = weights
     model, weights = located(known, model, weights, base, trust)
     if given is not None and is_trained_run(model):
         raise InvalidInput(f"{model} is a trained run with its own network and noise: leave out --weights.")
     law, classes, precision = outcome.evidence.law, len(outcome.evidence.counts), _precision(outcome)
+    shape = _event(outcome, dataset)
     if isinstance(dataset, Table):
         f = load_model(model, weights, classes, device, trust=trust)
         rows = TableModel(f, dataset.columns, classes, known.model_id)
         step = None if outcome.evidence.arithmetic == REAL else dataset.step
-        return SmoothedClassifier(rows, law, noise_again(outcome), classes, step=step)
+        return SmoothedClassifier(rows, law, noise_again(outcome, shape=shape), classes, step=step)
     step = step_of(outcome.evidence.arithmetic)
     on_model = getattr(kind_of(outcome.evidence.noise), "on_model", False)
     if is_trained_run(model):
         trained = load_run(model, trust=trust)
         own = trained.classifier.to(device)
-        noise = noise_again(outcome, own) if on_model else trained.generator
+        noise = noise_again(outcome, own, shape) if on_model else trained.generator
         return SmoothedClassifier(own, law, noise, classes, precision=precision, step=step)
-    certificate = outcome if isinstance(outcome, Certificate) else None
-    shape = None if certificate is None else certificate.region.shape
-    before = None if on_model else noise_again(outcome)  # what can be refused is, before the model is loaded
+    # What can be refused is, before the model is loaded.
+    before = None if on_model else noise_again(outcome, shape=shape)
     f = _adapted(load_model(model, weights, classes, device, shape, trust=trust), known, shape, device)
-    noise = noise_again(outcome, f) if before is None else before
+    noise = noise_again(outcome, f, shape) if before is None else before
     named = outcome.evidence.model or ""
     return SmoothedClassifier(
         f,
@@ -186,13 +186,19 @@ def usual_step(dataset: Labelled | None, noise: Generator) -> float | torch.Tens
 
 def shape_of(run: Run, outcome: Certificate | Abstention, dataset: Labelled | None) -> tuple[int, ...]:
     """The shape of a run's inputs, by one of its outcomes or by its data."""
-    if isinstance(outcome, Certificate):
-        return tuple(outcome.region.shape)
-    if dataset is None:
+    found = _event(outcome, dataset)
+    if found is None:
         raise InvalidInput(
             f"neither the data of {run.folder} are here nor a certificate that tells their shape: give --data."
         )
-    return dataset.event_shape
+    return found
+
+
+def _event(outcome: Certificate | Abstention, dataset: Labelled | None) -> tuple[int, ...] | None:
+    """The shape of an outcome's input, which an abstention does not tell; None without its data."""
+    if isinstance(outcome, Certificate):
+        return tuple(outcome.region.shape)
+    return None if dataset is None else tuple(dataset.event_shape)
 
 
 def _adapted(model: Any, known: ModelRef, shape: tuple[int, ...] | None, device: torch.device) -> Any:

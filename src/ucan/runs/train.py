@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from ucan.choices import check_list
 from ucan.data import Labelled, load
 from ucan.errors import InvalidInput
 from ucan.runs.jobs import device_of
@@ -33,6 +34,9 @@ class TrainJob:
     finetune: str | Path | None = None
     data: Labelled | None = None
     device: str | torch.device = "auto"
+
+    def __post_init__(self) -> None:
+        check_list("changes", self.changes)
 
     def chosen(self) -> TrainSettings:
         """The settings with the changes, adapted to the claim."""

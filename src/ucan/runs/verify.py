@@ -14,6 +14,7 @@ import torch
 from ucan import verify as verification
 from ucan.arithmetic import REAL, step_of
 from ucan.certificate import Certificate, load_json
+from ucan.choices import check_list
 from ucan.data import is_known
 from ucan.data.frames import is_table
 from ucan.data.labelled import BYTE, Labelled
@@ -61,6 +62,11 @@ class VerifyJob(Pipeline):
     train: str | Path | None = None
     hold: Sequence[str] = ()
     vary: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_list("hold", self.hold)
+        check_list("vary", self.vary)
 
     @property
     def states_noise(self) -> bool:

@@ -303,7 +303,7 @@ def same_map(one: Scale, other: Scale, shape: Sequence[int], tolerance: float) -
 
 
 def rows(z: torch.Tensor, dim: int) -> torch.Tensor:
-    """Z of shape (…, *event) as (rows, d)."""
+    """Return z of shape (…, *event) as (rows, d)."""
     if dim not in _tail_sizes(z):
         raise InvalidInput(f"an input of shape {tuple(z.shape)} does not hold events of {dim} dimensions.")
     return z.reshape(-1, dim)

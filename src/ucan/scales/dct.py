@@ -213,7 +213,7 @@ class DCT(Scale):
         return _constant(height, like.dtype, like.device), _constant(width, like.dtype, like.device)
 
     def _images(self, z: torch.Tensor) -> torch.Tensor:
-        """Z of shape (…, *event) as (rows, *s.shape)."""
+        """Return z of shape (…, *event) as (rows, *s.shape)."""
         return rows(z, self.dim).reshape(-1, *self.s.shape)
 
 

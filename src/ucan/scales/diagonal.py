@@ -85,7 +85,7 @@ class Scalar(Scale):
             )
 
     def dense(self, dim: int) -> torch.Tensor:
-        """SI."""
+        """s times the identity."""
         return self.value * torch.eye(dim, dtype=torch.float64)
 
 

@@ -16,6 +16,7 @@ from ucan.service.asked import Asked, Kind
 from ucan.service.openapi import certificate_schema, docs_page, openapi
 from ucan.service.service import Reply, Service, described, refused
 from ucan.service.task import Refusal
+from ucan.sidecar import FILE_NAME
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -24,7 +25,7 @@ Send = Callable[[Message], Awaitable[None]]
 
 JSON = b"application/json"
 KINDS: dict[str, Kind] = {"/v1/certify": "certify", "/v1/predict": "predict", "/v1/ask": "ask"}
-TENSORS = re.compile(r"^/v1/tensors/([0-9a-f]{64}\.safetensors)$")
+TENSORS = re.compile(f"^/v1/tensors/({FILE_NAME})$")
 PICTURES = re.compile(r"^image/[a-z0-9.+-]{1,40}$")
 # Bodies above this are decoded beside the event loop, which goes on answering others.
 LARGE = 65_536

@@ -11,7 +11,7 @@ from urllib.parse import parse_qsl
 
 import torch
 
-from ucan.choices import Test
+from ucan.choices import Test, norm_from_json, norm_to_json
 from ucan.errors import InvalidInput
 from ucan.json_text import once
 from ucan.plan import CertifyPlan, PredictPlan, random_seed
@@ -149,9 +149,9 @@ class Offer:
         return number
 
     def _norm(self, value: Any) -> float:
-        number = math.inf if value == "inf" else value
+        number = norm_from_json(value)
         if isinstance(number, bool) or number not in self.norms:
-            told = ", ".join('"inf"' if norm == math.inf else f"{norm:g}" for norm in self.norms)
+            told = ", ".join(json.dumps(norm_to_json(norm)) for norm in self.norms)
             raise InvalidInput(f"norm must be one of {told}, got {_shown(value)}.")
         return number if number == math.inf else int(number)
 

@@ -18,14 +18,20 @@ from typing import Any, TypeVar
 from urllib.parse import SplitResult, urlsplit
 
 import numpy as np
+import torch
 
 from ucan.certificate import Abstention, Certificate, Level, Prediction
+from ucan.choices import norm_from_json, norm_to_json
+from ucan.data.labelled import as_pixels
 from ucan.errors import InvalidInput, ServiceError
 from ucan.json_text import parse_json
 from ucan.questions.record import Answer
 from ucan.questions.records import from_dict
+from ucan.sidecar import FILE_NAME
 
-TENSORS = re.compile(r"^[0-9a-f]{64}\.safetensors$")
+TENSORS = re.compile(f"^{FILE_NAME}$")
+# A service reads numbers in one of these: that of its run's data.
+PRECISIONS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 # Seconds between two tries where the service does not say.
 PAUSE = 0.2
 
@@ -44,6 +50,9 @@ class _Connection:
 
 class Client:
     """Asks a service of ``ucan serve``; its answers are the records of ``g.certify`` and ``g.predict``.
+
+    A record about another input, shape or norm than was asked about, at a larger α or with more votes, is a ServiceError. Of
+    scope ``registry`` only shape and norm are compared: such an answer may be that of an input enrolled before.
 
     Args:
         url: the address that ``ucan serve`` printed, such as "http://127.0.0.1:8000".
@@ -100,7 +109,7 @@ class Client:
 
     def post(self, kind: str, x: Any, options: dict[str, Any]) -> dict[str, Any]:
         """An answer as plain JSON values."""
-        norm = {"norm": "inf"} if options.get("norm") == float("inf") else {}
+        norm = {"norm": norm_to_json(options["norm"])} if "norm" in options else {}
         body = json.dumps({"input": {"npy": _npy(x)}, **options, **norm}, default=_plain).encode()
         return self._object(self._patiently("POST", f"/v1/{kind}", body))
 
@@ -125,7 +134,13 @@ class Client:
         raise ServiceError(f"{self.url} answered another question than was asked: is it another version?")
 
     def _asked(self, kind: str, x: Any, options: dict[str, Any]) -> Certificate | Abstention | Prediction | Answer:
-        record = self.post(kind, x, options)
+        outcome = self._restored(self.post(kind, x, options))
+        if other := _mismatch(outcome, x, options):
+            raise ServiceError(f"{self.url} answered something else than was asked: {other}. Do not rely on it.")
+        return outcome
+
+    def _restored(self, record: dict[str, Any]) -> Certificate | Abstention | Prediction | Answer:
+        """The outcome of a record, with its files of tensors."""
         names = [name for name in _files(record) if TENSORS.match(name)]
         if not names:
             return _whole(from_dict(record))
@@ -201,14 +216,19 @@ def _seconds(text: str) -> float:
     return PAUSE
 
 
-def _npy(x: Any) -> str:
-    """An array as a base64 .npy."""
+def _array(x: Any) -> np.ndarray:
+    """An input as it is sent."""
     if hasattr(x, "detach"):
         x = x.detach().cpu()
         x = x.float() if x.is_floating_point() and x.element_size() == 2 else x  # NumPy has no bfloat16
+    return np.asarray(x)
+
+
+def _npy(x: Any) -> str:
+    """An array as a base64 .npy."""
     file = io.BytesIO()
     try:
-        np.save(file, np.asarray(x), allow_pickle=False)
+        np.save(file, _array(x), allow_pickle=False)
     except (ValueError, TypeError) as error:
         raise InvalidInput("the input must be a tensor or an array of numbers.") from error
     return base64.b64encode(file.getvalue()).decode()
@@ -235,6 +255,32 @@ def _error(data: bytes) -> tuple[str, str]:
         return str(found["error"]), str(found["message"])
     except (ValueError, KeyError, TypeError):
         return "unknown", data[:200].decode(errors="replace")
+
+
+def _mismatch(outcome: Certificate | Abstention | Prediction | Answer, x: Any, options: dict[str, Any]) -> str:
+    """How an outcome differs from what was asked about x, in words; empty if it fits."""
+    shape, region = tuple(np.shape(x)), outcome.region if isinstance(outcome, Certificate | Answer) else None
+    if region is not None and tuple(region.shape) not in (shape, shape[1:] if shape[:1] == (1,) else shape):
+        return f"it is about inputs of shape {tuple(region.shape)}, and this one has {shape}"
+    if options.get("norm") is not None and outcome.norm != norm_from_json(norm_to_json(options["norm"])):
+        return f"it is about norm {outcome.norm}, and {options['norm']} was asked for"
+    if outcome.scope == "registry":  # its votes may be those of an input enrolled before, with the options of that time
+        return ""
+    evidence = outcome.evidence
+    if not any(evidence.is_about(read) for read in _readings(x)):
+        return "it is about another input"
+    for name, own, room in (("alpha", outcome.alpha, 1e-9), ("n", evidence.n, 0.0)):
+        asked = _plain(options[name]) if hasattr(options.get(name), "tolist") else options.get(name)
+        if isinstance(asked, int | float) and not own <= asked * (1 + room):
+            return f"its {name} is {own:g}, and {asked:g} was asked for"
+    return ""
+
+
+def _readings(x: Any) -> list[torch.Tensor]:
+    """An input as a service may read it: bytes as 0 to 1, numbers in each precision."""
+    sent = _array(x)
+    numbers = as_pixels(torch.tensor(sent)) if sent.dtype == np.uint8 else torch.tensor(sent.astype(np.float64))
+    return [numbers.to(precision) for precision in PRECISIONS]
 
 
 def _whole(

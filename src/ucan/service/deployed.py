@@ -165,8 +165,8 @@ def _certified(
     if is_router(config.model.spec):
         raise InvalidInput(f"{run} is of a router, which has several smoothed classifiers; a service has one.")
     first = opened.telling()
-    g = pipeline_of(config.model, first, device, model, weights, trust=trust, base=opened.base)
     dataset = _data(config.data, source, opened.base, trust)
+    g = pipeline_of(config.model, first, device, model, weights, dataset, trust, opened.base)
     shape = shape_of(opened, first, dataset)
     _check_same(run, g, first.evidence, config.model.weights_hash)
     stop = config.sampling.rule

@@ -8,6 +8,7 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, select_autoescape
 
+from ucan.choices import NORMS, norm_to_json
 from ucan.data.pictures import FORMAT_NAMES
 from ucan.version import __version__
 
@@ -42,7 +43,7 @@ SHARED: dict[str, Any] = {
 }
 CERTIFY: dict[str, Any] = {
     **SHARED,
-    "norm": {"enum": [1, 2, "inf"], "description": "The norm of the radius."},
+    "norm": {"enum": [*map(norm_to_json, NORMS)], "description": "The norm of the radius."},
     "stop": {
         "description": 'Stop early: a radius, several, a percentage such as "5%"; null: all n votes.',
         "oneOf": [NUMBER, {"type": "array", "items": NUMBER}, {"type": "string"}, {"type": "null"}],

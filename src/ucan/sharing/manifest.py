@@ -22,6 +22,8 @@ SUFFIXES = (
 )
 # Of a database SQLite reads the pages in these files, where they are beside it, before its own.
 JOURNALS = ("-wal", "-journal")
+# What using a run leaves in its folder, and nothing reads as a part of it: hidden files, caches, locks, pages, SQLite's own.
+LEFT_BY_USE = re.compile(r"(^|/)(\.|__pycache__/)|\.(html|lock|part)$|-(wal|shm|journal)$")
 LARGEST = 16 * 2**30  # bytes of all files of a run together
 MANY = 100_000  # files
 
@@ -87,6 +89,17 @@ class Manifest:
                 raise StoreError(
                     f"{folder} has {found[0]}, which was not published and changes what {name} holds: remove it, or get "
                     "the run again."
+                )
+
+    def check_alone(self, folder: Path) -> None:
+        """Raise an error if another file lies in the folder: an audit, data or a certificate would be read as the run's own."""
+        inside = (path for path in folder.rglob("*") if path.is_symlink() or not path.is_dir())
+        names = (path.relative_to(folder).as_posix() for path in inside if path != folder / MANIFEST)
+        for name in sorted(set(names) - set(self.files)):
+            if not LEFT_BY_USE.search(name):
+                raise StoreError(
+                    f"{folder} has {name}, which was not published: the run with this hash has no such file, and it would be "
+                    "read as a part of it. Move it elsewhere (`ucan audit` writes elsewhere with -o), or get the run again."
                 )
 
     def check_hash(self, expected: str | None, where: str) -> None:

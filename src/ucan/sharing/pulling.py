@@ -131,8 +131,9 @@ def pull(where: str | Path, sha256: str | None = None) -> Path:
     Args:
         where: the folder of a run; a ``.zip`` or ``.tar`` file that ``push`` wrote; the address of either
             (``https://…``, also with ``#sha256=…``); or a repository of the Hugging Face hub, ``hf:owner/name@revision``.
-        sha256: the hash that ``push`` gave. Without it a run's files are checked against its own manifest, which protects
-            from damage, and not from somebody who may change both.
+        sha256: the hash that ``push`` gave: the folder holds the files of that run and no others that are read. Without it a
+            run's files are checked against its own manifest, which protects from damage, and not from somebody who may change
+            both.
     """
     place, _, fragment = str(where).partition("#sha256=")
     expected = sha256 or fragment or None
@@ -157,6 +158,8 @@ def _check_folder(folder: Path, expected: str | None) -> None:
     manifest = Manifest.read(path.read_bytes(), str(folder))
     manifest.check_hash(expected, str(folder))
     manifest.check(folder)
+    if expected is not None:  # without a hash it is whatever lies there
+        manifest.check_alone(folder)
 
 
 @contextmanager

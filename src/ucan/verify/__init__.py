@@ -3,7 +3,7 @@
 from ucan.verify.deployed import verify
 from ucan.verify.follows import claimable
 from ucan.verify.fresh import MOST, fresh_checks, fresh_number
-from ucan.verify.same import same_noise
+from ucan.verify.same import of_a_copy, same_noise
 from ucan.verify.stated import Stated, constant_line, noise_again, noise_of
 from ucan.verify.verdict import SLACK, STATED, Check, Verdict
 
@@ -20,6 +20,7 @@ __all__ = [
     "fresh_number",
     "noise_again",
     "noise_of",
+    "of_a_copy",
     "same_noise",
     "verify",
 ]

@@ -50,14 +50,21 @@ def noise_of(certificate: Certificate, source: Generator | None = None) -> Gener
     return Stated(certificate, source)
 
 
-def noise_again(outcome: Certificate | Abstention, model: Any = None) -> Generator:
+def noise_again(
+    outcome: Certificate | Abstention, model: Any = None, shape: tuple[int, ...] | None = None
+) -> Generator:
     """The noise of an outcome without its trained run: rebuilt by name, or as the certificate states it.
 
     Noise rebuilt by name must have the recorded state; a certificate's Σ and μ must determine its noise. ``model`` is the
-    classifier, for noise that is optimised on it.
+    classifier, for noise that is optimised on it. ``shape`` is that of the inputs, which an abstention does not tell.
     """
-    noise, shape = outcome.evidence.noise, None if isinstance(outcome, Abstention) else outcome.region.shape
-    again = rebuilt(noise, Context(() if shape is None else shape, outcome.evidence.law, model=model))
+    noise, event = outcome.evidence.noise, shape if isinstance(outcome, Abstention) else outcome.region.shape
+    if noise.made is not None and event is None:
+        raise InvalidInput(
+            "every input of this run abstained, so that only its data tell the shape of its inputs, and they are not here: put "
+            "them where the run names them, or give them with --data."
+        )
+    again = rebuilt(noise, Context(tuple(event or ()), outcome.evidence.law, model=model))
     if again is not None:
         return again
     kind = kind_of(noise)
