@@ -1648,6 +1648,8 @@ def instead(path: Path, error: Exception) -> str:
     """What a path that cannot be read as a certificate is."""
     if path.is_dir():
         return "is a folder, and a certificate is a file"
+    if path.is_file() and not path.stat().st_size:
+        return "is empty"
     if path.suffix in (".tsv", ".csv", ".sqlite"):
         return "holds the results of many inputs, not a certificate"
     return f"cannot be read as a certificate: {type(error).__name__}: {error}"

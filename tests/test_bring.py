@@ -6,6 +6,7 @@ import pickle
 import sys
 import tomllib
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -160,6 +161,20 @@ def test_verification_at_the_row_and_nowhere_else(here, capsys, monkeypatch):
     base = dict(certificate="run/certificates/0.json", model="credit.pkl", trust=True, target="decision", id="customer")
     deployed = verify(VerifyJob(input="test.csv", index=0, train="train.csv", n=300, **base))
     assert deployed.stands and deployed.verdict.confirms == "pipeline"
+    assert deployed.answer == sheet(Path("run"))[0]["answer"]
+    words = [
+        "verify",
+        base["certificate"],
+        "--model",
+        "credit.pkl",
+        "--trust",
+        "--target",
+        "decision",
+        "--input",
+        "test.csv",
+    ]
+    code, out = ran(capsys, monkeypatch, *words, "--index", "0", "--n", "300")[:2]
+    assert code == 0 and f"class {deployed.certificate.prediction} (counted from 0), which is {deployed.answer}," in out
     stated = verify(VerifyJob(input="test.csv", index=0, n=300, **base))
     assert stated.stands and stated.verdict.confirms is None
     frame.loc[0, "job"] = "clerk" if frame.loc[0, "job"] == "nurse" else "nurse"

@@ -565,7 +565,9 @@ def test_the_exit_codes(honest, tmp_path: Path, capsys) -> None:
     assert checker.main(["--help"]) == 2
     capsys.readouterr()
     (tmp_path / "results.tsv").write_text("idx\tlabel\n0\t1\n")
-    for other, said in [(tmp_path, "is a folder"), (tmp_path / "results.tsv", "holds the results of many inputs")]:
+    (tmp_path / "none.csv").touch()
+    others = ("results.tsv", "holds the results of many inputs"), ("none.csv", "is empty"), (".", "is a folder")
+    for other, said in ((tmp_path / name, said) for name, said in others):
         code, told = checker.main([str(other)]), capsys.readouterr().out
         assert code == 2 and said in told and "such as 17.json" in told
     shutil.rmtree(tmp_path)

@@ -973,6 +973,7 @@ def test_what_cannot_be_verified_is_said(
         (folder / "0.json", "--index", 6): "has inputs 0 to 5",
         (folder / "0.json", "--index", 0, "--seed", 0): "fresh samples need another one",
         ("nowhere.json", "--index", 0): "cannot be read as a certificate",
+        ("empty.json", "--index", 0): "empty.json is empty. Give one of the files",
         ("data.npz", "--index", 0): "cannot be read as a certificate",
         ("run", "--index", 0): "run is a folder, and a certificate is a file. Give one of the files RUN/certificates",
         (
@@ -986,8 +987,11 @@ def test_what_cannot_be_verified_is_said(
             0,
         ): "run/results.tsv.json is not a certificate. Give one of the files RUN/certificates",
     }
+    (place / "empty.json").touch()
     for words, message in cases.items():
         assert message in refused(capsys, monkeypatch, "verify", *words, *tail)
+    absent = refused(capsys, monkeypatch, "verify", folder / "0.json", "--model", "tiny:net", "--input", "none.png")
+    assert "there is no none.png: give a picture" in absent
 
 
 # --- predict ---

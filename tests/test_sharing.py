@@ -25,7 +25,7 @@ from safetensors.torch import load_file, save_file
 import ucan
 from ucan import data
 from ucan.config import CONFIG, read_config
-from ucan.errors import StoreError
+from ucan.errors import InvalidInput, StoreError
 from ucan.runs.certify import CertifyJob, certify
 from ucan.runs.read import Run
 from ucan.sharing import pull, push
@@ -388,6 +388,16 @@ def test_a_published_config_of_another_shape_is_refused_in_words(published: tupl
     Manifest.of(folder).write(folder)
     with pytest.raises(ucan.InvalidInput, match=r"training must be a table|trust=True"):
         ucan.load(folder)
+
+
+def test_an_unfinished_training_is_not_published(elsewhere: Path) -> None:
+    folder = elsewhere / "training"
+    shutil.copytree(OLD / "isotropic", folder)
+    (folder / "weights.safetensors").unlink()
+    with pytest.raises(
+        InvalidInput, match=r"training is a `ucan train` run that is not finished: run its command again"
+    ):
+        push(folder, elsewhere / "site")
 
 
 def test_secrets_and_pickles_stay_at_home(run: Path, elsewhere: Path) -> None:

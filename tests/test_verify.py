@@ -190,6 +190,14 @@ def test_a_smaller_radius_is_a_weaker_claim_and_stands():
     assert verify(replace(c, region=Region(c.region.scale, 0.5 * c.region.radius, 2)), smoothed(), X).stands
 
 
+def test_a_hash_of_weights_that_is_not_this_models_is_noticed_beside_its_identity():
+    c = certificate()
+    named = replace(c, evidence=replace(c.evidence, model=smoothed().engine.identity()))
+    assert verify(named, smoothed(), X).stands
+    forged = replace(named, evidence=replace(named.evidence, weights_hash="0" * 64))
+    assert failed(verify(forged, smoothed(), X)) == {"weights"}
+
+
 def test_other_weights_and_another_input_are_noticed():
     c = certificate()
     assert "weights" in failed(verify(c, smoothed(seed=1), X))

@@ -113,6 +113,8 @@ def load_json(path: str | Path) -> Certificate | Abstention | Prediction | Level
     except (OSError, ValueError) as error:
         if path.is_dir():
             raise InvalidInput(f"{path} is a folder, and a certificate is a file. {WHERE}") from error
+        if path.is_file() and not path.stat().st_size:
+            raise InvalidInput(f"{path} is empty. {WHERE}") from error
         if path.suffix in (".tsv", ".csv", ".sqlite"):
             raise InvalidInput(f"{path} holds the results of many inputs, not a certificate. {WHERE}") from error
         raise InvalidInput(f"{path} cannot be read as a certificate: {error}. {WHERE}") from error

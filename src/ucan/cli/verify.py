@@ -199,7 +199,8 @@ def _show(done: Verified) -> None:
     tested = f"{verdict.n:,} fresh votes at level {verdict.alpha:g}"
     if verdict.n == MOST < record.evidence.n:
         tested += f" (the certificate has {record.evidence.n:,}; --n draws as many as you like)"
-    about = f"The claim stands against {tested}: class {record.prediction} on the whole region"
+    named = "" if done.answer in (None, str(record.prediction)) else f" (counted from 0), which is {done.answer},"
+    about = f"The claim stands against {tested}: class {record.prediction}{named} on the whole region"
     if record.alpha != verdict.alpha or record.alpha != USUAL_ALPHA:  # which needs no mention
         about += f", false with probability at most α = {ceil_significant(record.alpha)}"
     if record.budget is not None and record.budget_factor is not None:

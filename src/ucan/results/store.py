@@ -78,6 +78,11 @@ class Store(Results):
                 f"show them, and `ucan ask --certificates` writes each as a file."
             )
         if not (folder / RESULTS).is_file():
+            if config.get("kind") == "train":
+                raise StoreError(
+                    f"{folder} is a run of `ucan train`, which has no certificates: let it finish, then make some with "
+                    f"`ucan certify --model {folder} …`."
+                )
             raise StoreError(f"{folder} has no results yet: {RESULTS} is missing. `ucan certify` writes it.")
         return cls._reading(folder, config, OUTCOMES)
 

@@ -95,11 +95,13 @@ def audit(job: AuditJob, out: str | Path | None = None, progress: Progress = SIL
     """
     where = device_of(job.device)
     run = Run.open(job.run)
+    if run.config.is_imported:
+        raise InvalidInput(f"{run.folder} was imported and has no certificates to attack.")
     chosen = _chosen(run, job.min_radius, job.most)
     dataset = attacked_data(run.config.data, job.data, run.base, chosen[-1], job.trust)
     first = next((c for _, c in _certificates(run, chosen)), None)
     if first is None:
-        raise InvalidInput(f"{run.folder} was imported and has no certificates to attack.")
+        raise InvalidInput(f"{run.folder} has no certificates to attack.")
     g = _deployed(job, run, first, dataset, where)
     weights = weights_hash(g.f.model) if isinstance(g, SmoothedClassifier) else g.identity()
     config = AuditConfig(ucan=__version__, weights_hash=weights, run=run.config_hash, **asdict(job.budget))

@@ -81,11 +81,12 @@ class VerifyJob(Pipeline):
 
 @dataclass(frozen=True)
 class Verified:
-    """A certificate, the verdict, and the result of the replay, if requested."""
+    """A certificate, the verdict, and the result of the replay, if requested; ``answer`` is the name of its class, if known."""
 
     certificate: Certificate
     verdict: verification.Verdict
     replay: Replay | None
+    answer: str | None = None
 
     @property
     def stands(self) -> bool:
@@ -124,7 +125,7 @@ def verify(job: VerifyJob, progress: Progress = SILENT) -> Verified:
     where = job.place()
     g: Deployed
     if is_table(job.input):
-        g, x, data_hash = _of_table(job, record, where)
+        g, x, data_hash, names = _of_table(job, record, where)
     else:
         given = input_of(job, record.region.shape)
         x = given.x[None].to(where)
@@ -135,7 +136,8 @@ def verify(job: VerifyJob, progress: Progress = SILENT) -> Verified:
                 f"the model has {error.found} classes, but {job.certificate} is about one with "
                 f"{len(record.evidence.counts)}: give the model that was certified, with its weights."
             ) from error
-        data_hash = given.data_hash(class_order(job, own, g.num_classes))
+        names = class_order(job, own, g.num_classes)
+        data_hash = given.data_hash(names)
     if job.registry is not None and not Path(job.registry).is_file():
         raise InvalidInput(f"there is no registry {job.registry}.")
     samples = verification.fresh_number(job.n, record.evidence.n)
@@ -147,14 +149,16 @@ def verify(job: VerifyJob, progress: Progress = SILENT) -> Verified:
         verdict = verification.verify(record, g, x, job.n, job.alpha, job.seed, memory)
         redrawn = replay(record, single(g, "a replay"), _origin(record, x, memory), data_hash) if job.replay else None
         progress.finished("")
-    return Verified(record, verdict, redrawn)
+    known = names is not None and record.prediction < len(names)
+    return Verified(record, verdict, redrawn, names[record.prediction] if known and names else None)
 
 
 def _of_table(
     job: VerifyJob, record: Certificate, where: torch.device
-) -> tuple[SmoothedClassifier, torch.Tensor, str | None]:
-    """The classifier at a row of a table, the row, and the hash of the table. Without --sigma and --train, the noise is as
-    stated.
+) -> tuple[SmoothedClassifier, torch.Tensor, str | None, Sequence[str] | None]:
+    """The classifier at a row of a table, the row, the hash of the table, and its classes.
+
+    Without --sigma and --train, the noise is as stated.
     """
     if job.index is None:
         raise InvalidInput(f"{job.input} is a table: give the row with --index, counted from 0.")
@@ -172,7 +176,7 @@ def _of_table(
         raise InvalidInput(f"--index {job.index}: {job.input} has rows 0 to {len(table) - 1}.")
     real = job.arithmetic == "real" or record.evidence.arithmetic == REAL
     g = g.on_grid(None if real else table.step).holding(table.held_at(job.index))
-    return g, table[job.index][0][None].to(where), table.fingerprint()
+    return g, table[job.index][0][None].to(where), table.fingerprint(), table.classes
 
 
 def _deployed(
@@ -265,6 +269,8 @@ def input_of(job: VerifyJob, shape: tuple[int, ...]) -> GivenInput:
     if is_single(path):
         step = None if path.suffix.lower() == ".npy" else BYTE
         return GivenInput(load_picture_or_array(path, shape, job.size), step)
+    if not (path.exists() or is_known(str(job.input))):
+        raise InvalidInput(f"there is no {job.input}: give a picture, an array, or a data set with --index.")
     if job.index is None:
         raise InvalidInput(f"{job.input} is not a single picture or array: give the input's number with --index.")
     pictures = path.is_dir() and not is_known(str(job.input))  # a folder may have the name of a data set

@@ -49,6 +49,8 @@ def push(run: str | Path, to: str | Path, private: bool = False) -> str:
     kind = read_config(run / CONFIG).get("kind", "certify")
     if kind not in ("certify", "train"):
         raise InvalidInput(f"{run} is a run of the kind {kind!r}: what is published is a run of certify or train.")
+    if kind == "train" and not is_trained_run(run):
+        raise InvalidInput(f"{run} is a `ucan train` run that is not finished: run its command again, then publish it.")
     if target.startswith(HUB):
         return _to_hub(run, hub_name(target)[0], private)
     place = Path(to)

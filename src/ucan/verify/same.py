@@ -19,14 +19,12 @@ from ucan.verify.verdict import IS, Check
 
 def same_checks(certificate: Certificate, g: SmoothedClassifier, x: torch.Tensor) -> tuple[Check, ...]:
     """Whether input, model, classes and noise are those of the certificate."""
-    evidence, mine, classes = certificate.evidence, g.engine.identity(), len(certificate.evidence.counts)
+    evidence, classes = certificate.evidence, len(certificate.evidence.counts)
     noise = _noise_differences(certificate, g, x)
     law = evidence.law == g.law
     return (
         Check.worded("input", "this", evidence.is_about(x), IS, "the input that was certified"),
-        _model_check(
-            evidence.model or evidence.weights_hash, mine if evidence.model else weights_hash(g.f.model) or mine
-        ),
+        _same_model(evidence, g),
         *_precision_check(certificate, g, x),
         *held_check(evidence.held, held_of(g.f.model)),
         Check("classes", classes == g.f.num_classes, f"{g.f.num_classes} classes here, {classes} in the certificate"),
@@ -74,6 +72,18 @@ def _precision_check(certificate: Certificate, g: SmoothedClassifier, x: torch.T
     told = evidence.copy or not evidence.noise.complete
     about = f"about a copy in {evidence.precision}, not about the classifier that is deployed"
     return (Check("precision", told, about),)
+
+
+def _same_model(evidence: Evidence, g: SmoothedClassifier) -> Check:
+    """By the model's identity, and by the hash of its weights where that is stated beside an identity that is a hash, too."""
+    identity, weights = g.engine.identity(), weights_hash(g.f.model)
+    if not evidence.model:
+        return _model_check(evidence.weights_hash, weights or identity)
+    found = _model_check(evidence.model, identity)
+    stated = None if evidence.model.startswith("id:") else evidence.weights_hash
+    if found.passed and None not in (stated, weights) and stated != weights:
+        return Check("weights", False, "the certificate states another hash of the weights than this model's")
+    return found
 
 
 def _model_check(claimed: str | None, mine: str | None) -> Check:
