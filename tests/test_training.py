@@ -6,6 +6,7 @@ import math
 import os
 import pickle
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -1281,6 +1282,16 @@ def test_a_loaded_run_answers_as_the_trainer_does(tmp_path, kind):
     )
     assert [c.evidence for c in loaded] == [c.evidence for c in trained]
     assert [c.radius for c in loaded] == [c.radius for c in trained]
+
+
+@pytest.mark.parametrize("change", [{"shape": None}, {"shape": [1, "8"]}, {"num_classes": 0}, {"training": "x"}])
+def test_a_config_of_something_else_is_refused_in_words(tmp_path, change):
+    folder = tmp_path / "run"
+    shutil.copytree(Path(__file__).parent / "fixtures" / "version-0.1" / "isotropic", folder)
+    config = {**read_config(folder / "config.toml"), **change}
+    write_config(folder / "config.toml", {key: value for key, value in config.items() if value is not None})
+    with pytest.raises(TrainingError, match="does not state the shape of the inputs"):
+        load_run(folder)
 
 
 def test_what_load_run_refuses(tmp_path, uninterrupted):

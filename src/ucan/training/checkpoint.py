@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -235,6 +235,18 @@ def weights_file(start: str | Path) -> Path:
     return path / WEIGHTS
 
 
+def _stated(config: Mapping[str, Any], path: Path) -> tuple[tuple[int, ...], int, TrainSettings]:
+    """The shape of the inputs, the number of classes and the settings, as the config of a training run has them."""
+    shape, classes, training = (config.get(key) for key in ("shape", "num_classes", "training"))
+    whole = [size for size in (*(shape if isinstance(shape, list) else ()), classes) if type(size) is int and size > 0]
+    if not (isinstance(shape, list) and len(whole) == len(shape) + 1 > 1 and isinstance(training, dict)):
+        raise TrainingError(
+            f"{path} does not state the shape of the inputs, num_classes and [training] of a run of `ucan train`: it was "
+            "changed, or is the config of something else."
+        )
+    return tuple(shape), int(whole[-1]), TrainSettings.from_dict(training)
+
+
 def load_run(folder: str | Path, classifier: nn.Module | None = None, trust: bool = False) -> TrainedRun:
     """The classifier, generator and law of a finished training run, in evaluation mode on the CPU.
 
@@ -247,8 +259,7 @@ def load_run(folder: str | Path, classifier: nn.Module | None = None, trust: boo
     folder = Path(folder)
     check_finished(folder)
     config = read_config(folder / CONFIG)
-    shape, num_classes = tuple(config["shape"]), int(config["num_classes"])
-    settings = TrainSettings.from_dict(config["training"])
+    shape, num_classes, settings = _stated(config, folder / CONFIG)
     base = base_of(folder, config.get("started_in"))
     if classifier is None:
         loadable(settings.model, base, trust)  # then a module beside the run can be imported from anywhere
