@@ -429,7 +429,7 @@ def test_noise_that_cannot_be_copied_does_not_pass_for_pipeline_unchecked() -> N
     noise = Following("the first call")
     noise.lock = threading.Lock()  # no copy, so that nothing would tell that it stores its first input
     g = SmoothedClassifier(lambda b: (b[:, 0] > -10).long(), Gaussian(scale=0.5), noise, 2)
-    with pytest.raises(InvalidInput, match=r"cannot be copied .*copy\.deepcopy, or declare"):
+    with pytest.raises(InvalidInput, match=r"cannot be copied .*copy\.deepcopy, .*or declare"):
         g.certify(torch.full((1, 4), 0.3), n=500)
 
 
@@ -573,3 +573,17 @@ def test_seeds_from_entropy_and_from_what_is_certified() -> None:
     assert derived[0].seed == derived[1].seed == derived[2].seed  # nor can anyone choose among numbers of votes
     other = SmoothedClassifier(net(1), LAW, None, 3).certify(X, n=300, seed="derived")[0].evidence
     assert other.seed != derived[0].seed
+
+
+def test_noise_that_keeps_a_tensor_of_its_training_can_be_copied_for_the_check() -> None:
+    class Keeping(ucan.DatasetWise):
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ucan.scales.Scale]:
+            mean, scale = super().forward(x)
+            self.last = mean.sum() * 2 if torch.is_grad_enabled() else getattr(self, "last", None)
+            return mean, scale
+
+    noise = Keeping((4,))
+    noise(torch.zeros(1, 4))[0].sum().backward()
+    assert not noise.last.is_leaf
+    g = SmoothedClassifier(lambda b: (b[:, 0] > -10).long(), Gaussian(scale=0.5), noise.eval(), 2, model_id="m")
+    assert g.certify(torch.full((1, 4), 0.3), n=500)[0].scope == "pipeline"

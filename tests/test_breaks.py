@@ -602,3 +602,13 @@ class Shifted(OwnStatistics):
 def test_a_constant_added_to_all_logits_hides_no_batch_statistics():
     with pytest.raises(UcanError):
         SmoothedClassifier(Shifted().eval(), LAW, None, 2).certify(torch.zeros(1, 4), n=200)
+
+
+def test_what_no_evidence_can_hold_is_refused_before_any_votes():
+    asked = []
+    g = SmoothedClassifier(lambda b: asked.append(len(b)) or torch.zeros(len(b)).long(), Gaussian(0.5), num_classes=2)
+    with pytest.raises(InvalidInput, match="seed must have at most 256 bits, and this one has 301"):
+        g.certify(torch.zeros(1, 4), n=100, seed=2**300)
+    assert not asked
+    with pytest.raises(InvalidInput, match="model_id has half of a character in it"):
+        SmoothedClassifier(lambda b: b, Gaussian(0.5), num_classes=2, model_id="\ud800")

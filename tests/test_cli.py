@@ -992,6 +992,10 @@ def test_what_cannot_be_verified_is_said(
         assert message in refused(capsys, monkeypatch, "verify", *words, *tail)
     absent = refused(capsys, monkeypatch, "verify", folder / "0.json", "--model", "tiny:net", "--input", "none.png")
     assert "there is no none.png: give a picture" in absent
+    (place / "mine.py").write_text("from ucan import data\nds = data.load('data.npz')\n")
+    assert "The claim stands" in ok(
+        "verify", folder / "0.json", *tail[:2], "--input", "mine:ds", "--index", 0, "--n", 300
+    )
 
 
 # --- predict ---

@@ -217,7 +217,16 @@ class Uncut(ucan.Splitting):
         return k.double() / self.steps + 0 * t
 
 
-@pytest.mark.parametrize("kind", [Faster, Quiet, Sharp, Uncut])
+class Boastful(Faster):
+    """It says that its parent's proof is about less, and about something else."""
+
+    proven = ("boast",)
+
+    def boast(self) -> None:
+        """Of no use."""
+
+
+@pytest.mark.parametrize("kind", [Faster, Quiet, Boastful, Sharp, Uncut])
 def test_a_subclass_with_copies_of_its_own_does_not_keep_the_theorem_of_its_parent(kind: type[ucan.Generator]) -> None:
     references = torch.rand(30, 1, 2, 2, generator=torch.Generator().manual_seed(0))
     made: dict[type, Any] = {Sharp: lambda: Sharp(1, norm=2), Uncut: lambda: Uncut((1, 2, 2), 10)}

@@ -543,9 +543,11 @@ def test_an_audit_that_goes_on_can_be_read_and_a_damaged_one_cannot(tmp_path):
     (tmp_path / "attempts.jsonl").write_text("\n".join(lines) + '\n{"idx": 7, "fac')
     found = {a.idx: a.broken for a in read_attempts(tmp_path)}
     assert found == {0: True, 1: False}
-    (tmp_path / "attempts.jsonl").write_text("no json\n")
-    with pytest.raises(StoreError, match="cannot be read as an audit"):
-        read_attempts(tmp_path)
+    whole = json.loads(lines[0])
+    for damaged in ("no json", json.dumps({**whole, "attack": 5}), json.dumps({**whole, "idx": [1]}), "[1]"):
+        (tmp_path / "attempts.jsonl").write_text(damaged + "\n")
+        with pytest.raises(StoreError, match="is damaged: line 1 is not the record of an attempt"):
+            read_attempts(tmp_path)
 
 
 def test_the_gallery_shows_the_broken_the_best_the_worst_and_the_abstained(place):

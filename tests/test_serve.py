@@ -276,6 +276,7 @@ def test_a_certificate_of_what_was_asked_is_taken_in_any_precision_that_a_servic
         (XS[0].to(torch.bfloat16), XS[:1].to(torch.bfloat16)),
         (XS[0].tolist(), XS[:1]),
         (pixels, pixels.float() / 255),
+        (pixels.numpy()[0, ..., ::-1], pixels.flip(-1).float() / 255),  # a view with a negative stride
     ]:
         (made,) = library().certify(read, n=400, alpha=0.01)
         client = another(json.dumps(as_json(made)).encode())

@@ -194,6 +194,15 @@ def test_what_use_leaves_in_a_published_run_is_let_be(published: tuple[Path, str
     ucan.load(folder, sha256=found)
 
 
+def test_an_audit_in_the_cache_is_let_be_where_nobody_gave_the_hash(run: Path, elsewhere: Path) -> None:
+    found = push(run, elsewhere / "run.zip")
+    (pull(elsewhere / "run.zip") / "again").mkdir()
+    (pull(elsewhere / "run.zip") / "again" / "attempts.jsonl").touch()
+    ucan.load(elsewhere / "run.zip")
+    with pytest.raises(StoreError, match="remove this folder to get the run again"):
+        ucan.load(elsewhere / "run.zip", sha256=found)
+
+
 def test_changed_noise_is_refused(run: Path, elsewhere: Path) -> None:
     job = CertifyJob(model=str(elsewhere / "old" / "certification-wise"), data="digits", n=50, skip=500)
     certify(job, elsewhere / "again")

@@ -10,7 +10,7 @@ from inspect import getattr_static
 
 import torch
 
-from ucan.errors import InvalidInput, first_line
+from ucan.errors import InvalidInput, in_one_line
 from ucan.generators import Generator
 from ucan.generators.base import Held, own_ways
 from ucan.laws import Law
@@ -169,11 +169,11 @@ def check_elsewhere(M: Generator, held: Generator, x: torch.Tensor, law: Law) ->
 def check_theorem(M: Generator) -> None:
     """Refuse a subclass that has the regions of its parent, whose proof is about the parent's copies, and makes its own."""
     mine = type(M)
-    owner = next(kind for kind in mine.__mro__ if "region" in vars(kind))
+    owner: type[Generator] = next(kind for kind in mine.__mro__ if "region" in vars(kind))
     if owner is Generator:  # those of x + μ + Σε, against which copies are tested at every input
         return
     changed = [
-        name for name in (*COPYING, *mine.proven) if getattr_static(mine, name) is not getattr_static(owner, name)
+        name for name in (*COPYING, *owner.proven) if getattr_static(mine, name) is not getattr_static(owner, name)
     ]
     if changed:
         raise InvalidInput(
@@ -214,18 +214,27 @@ def check_from_the_start(M: Generator, x: torch.Tensor, law: Law) -> Generator:
     """The noise frozen at x (1, *event); refused if the generator stores it from the first input that it sees."""
     twin = None
     if M.scope == "pipeline" and M.looks():
-        try:
-            twin = copy.deepcopy(M)
-        except Exception as error:  # whatever a user's generator raises
-            raise InvalidInput(
-                f"{M.describe()} declares the scope pipeline, but cannot be copied ({first_line(error)}), so that it cannot be "
-                "checked whether it stores its noise from the first input: make it work with copy.deepcopy, or declare the "
-                "scope frozen."
-            ) from error
+        twin = _copied(M)
     held = M.at(x)
     if twin is not None:
         check_constant(held, twin.at(unlike(x)), x, law)
     return held
+
+
+def _copied(M: Generator) -> Generator:
+    """A copy of a user's generator. What it keeps of a training step, which no copy could take a gradient from, is detached."""
+    kept = (value for module in M.modules() for value in vars(module).values() if isinstance(value, torch.Tensor))
+    memo = {id(value): value.detach().clone() for value in kept if not value.is_leaf}
+    try:
+        return copy.deepcopy(M, memo)
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:  # whatever a user's generator raises
+        raise InvalidInput(
+            f"{M.describe()} declares the scope pipeline, but cannot be copied ({in_one_line(error)}), so that it cannot be "
+            "checked whether it stores its noise from the first input: make it work with copy.deepcopy, with the tensors "
+            "that it keeps detached, or declare the scope frozen."
+        ) from error
 
 
 @torch.no_grad()

@@ -14,6 +14,7 @@ from ucan.budget import Budget
 from ucan.choices import BOUNDS, TESTS, Test, check_choice, check_norm
 from ucan.choices import Bound as Bound
 from ucan.errors import InvalidInput
+from ucan.evidence import MOST_SEED
 from ucan.named_bounds import Ballot, bound_named
 from ucan.stopping import Radii, Stop
 
@@ -234,3 +235,6 @@ def check_seed(seed: Any) -> None:
     """Refuse a seed that is not a whole number."""
     if isinstance(seed, bool) or not isinstance(seed, Integral):
         raise InvalidInput(f'seed must be a whole number, None for a random secret seed, or "derived"; got {seed!r}.')
+    if abs(int(seed)) >= MOST_SEED:
+        bits = MOST_SEED.bit_length() - 1
+        raise InvalidInput(f"seed must have at most {bits} bits, and this one has {int(seed).bit_length()}.")

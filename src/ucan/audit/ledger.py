@@ -40,7 +40,7 @@ class Ledger:
             (self.folder / BREAKS).mkdir(parents=True, exist_ok=True)
             settle(self.folder, frozen(config), compare)
         self._journal = Journal(self.folder / ATTEMPTS)
-        self._records = _read(self._journal)
+        self._records = read_records(self._journal)
 
     def __len__(self) -> int:
         return len(self._records)
@@ -72,7 +72,7 @@ def _key(record: dict[str, Any]) -> Key:
     return record["idx"], record["factor"], record["mode"], record.get("part", "")
 
 
-def _read(journal: Journal) -> dict[Key, dict[str, Any]]:
+def read_records(journal: Journal) -> dict[Key, dict[str, Any]]:
     """The records of a journal; the last one of an attempt counts. A line that holds none is an error."""
     records = {}
     try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ucan.audit.decide import SURE, allowed_breaks
-from ucan.audit.ledger import ATTEMPTS
+from ucan.audit.ledger import ATTEMPTS, read_records
 from ucan.audit.trials import MODES, Attempt
 from ucan.errors import StoreError
 from ucan.storage import Journal
@@ -77,10 +76,9 @@ def read_attempts(folder: str | Path) -> list[Attempt]:
     """The finished attempts of the audit in a folder, also while it runs; empty if there is no audit."""
     path = Path(folder) / ATTEMPTS
     try:
-        made = [Attempt.of(json.loads(line)) for line in Journal(path).lines()]
-    except (OSError, ValueError, TypeError) as error:
+        return [Attempt.of(record) for record in read_records(Journal(path)).values()]
+    except (OSError, TypeError) as error:  # TypeError: attempts on the answers to a question
         raise StoreError(f"{path} cannot be read as an audit: {error}. Remove the folder to audit again.") from error
-    return list({(a.idx, a.factor, a.mode, a.part): a for a in made}.values())  # the last line of an attempt counts
 
 
 def summarise(attempts: Sequence[Attempt], skip: int = 1) -> Summary:

@@ -18,6 +18,7 @@ from ucan.errors import InvalidInput
 from ucan.fingerprint import has_weights
 from ucan.generators import Generator, Isotropic
 from ucan.guards import as_drawn, check_lost
+from ucan.json_text import check_text
 from ucan.laws import Law
 from ucan.plan import CertifyPlan, DerivedSeed, PredictPlan, Seed, given_seed, random_seed
 from ucan.questions.enquiry import Enquirer
@@ -65,6 +66,8 @@ class Smoothed:
             raise InvalidInput(f"{type(generator).__name__} must declare its scope, pipeline or frozen.")
         if precision is not None:
             check_choice("precision", precision, PRECISIONS)
+        if model_id is not None:
+            check_text("model_id", model_id)
         if model_id is not None and has_weights(f.model):
             raise InvalidInput("this model is identified by its weights: leave model_id out.")
         self.f, self.law = f, law

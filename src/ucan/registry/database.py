@@ -29,7 +29,6 @@ from ucan.storage import claim, close_with, sqlite_code, storage, transaction
 APPLICATION_ID = 0x55435247  # "UCRG"
 SCHEMA_VERSION = 2
 PATIENCE = 60  # seconds to wait for another process's transaction
-ABSTAINED = -1
 # The filter's data are stored apart from the regions, so that opening a registry reads only megabytes.
 SCHEMA = """
 CREATE TABLE registry (norm TEXT, shape TEXT, classifier TEXT);

@@ -10,14 +10,14 @@ from typing import Any
 
 import torch
 
-from ucan.certificate import Abstention, Certificate, Prediction
+from ucan.certificate import ABSTAINED, Abstention, Certificate, Prediction
 from ucan.errors import InvalidInput, UnsupportedNorm
 from ucan.evidence import Evidence
 from ucan.laws import norm_name
 from ucan.named_bounds import bound_named
 from ucan.plan import CertifyPlan, check_options, given_seed
 from ucan.region import Region
-from ucan.registry.database import ABSTAINED, Database, Row
+from ucan.registry.database import Database, Row
 from ucan.registry.identity import known_by, region_norm, told_by
 from ucan.registry.regions import Entry, Regions, flat
 from ucan.registry.separation import MARGIN, Vector, check_kind, size_bounds

@@ -10,8 +10,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
+from ucan.certificate import ABSTAINED
 from ucan.errors import InvalidInput, StoreError
-from ucan.registry.database import ABSTAINED, Database, Row
+from ucan.registry.database import Database, Row
 from ucan.registry.separation import MARGIN, Vector, allowed_radius, may_contain, outer_radius
 from ucan.registry.sketch import LARGEST, Cells, Index
 from ucan.scales import Scale

@@ -79,7 +79,7 @@ class Audited:
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values."""
         places = {"audit": str(self.ledger.folder), "pictures": [str(path) for path in self.pictures]}
-        return {"certified": self.certified, **self.summary.to_dict(), "attack": self.attempts[0].attack, **places}
+        return {"certified": self.certified, **self.summary.to_dict(), "attack": self.attempts[0].attack_name, **places}
 
 
 def audit(job: AuditJob, out: str | Path | None = None, progress: Progress = SILENT) -> Audited:

@@ -20,6 +20,7 @@ from ucan.data import Labelled
 from ucan.deciding import Kept, OnData, Simulated
 from ucan.errors import InvalidInput
 from ucan.generators import Generator
+from ucan.guards import check_theorem
 from ucan.laws import Gaussian, Law
 from ucan.models import Denoised, Ensemble, build_model, load_model
 from ucan.models.adapt import adapt
@@ -280,6 +281,7 @@ def _inputs(source: str, network: Network) -> Labelled:
             f"--data decides ℓ2 radii, which the noise of {network.name}, {law!r}{noise}, has none of: leave out --data."
         )
     if generator is not None:
+        check_theorem(generator)
         generator.check_claim(law, 2)
     found = data.load(source)
     if tuple(found.event_shape) != network.shape:

@@ -156,7 +156,7 @@ def verify(job: VerifyJob, progress: Progress = SILENT) -> Verified:
 def _of_table(
     job: VerifyJob, record: Certificate, where: torch.device
 ) -> tuple[SmoothedClassifier, torch.Tensor, str | None, Sequence[str] | None]:
-    """The classifier at a row of a table, the row, the hash of the table, and its classes.
+    """The classifier at a row of a table, the row, the hash of the table, and the names of the model's classes, if known.
 
     Without --sigma and --train, the noise is as stated.
     """
@@ -175,8 +175,10 @@ def _of_table(
     if not 0 <= job.index < len(table):
         raise InvalidInput(f"--index {job.index}: {job.input} has rows 0 to {len(table) - 1}.")
     real = job.arithmetic == "real" or record.evidence.arithmetic == REAL
+    estimator = g.f.model.estimator if isinstance(g.f.model, TableModel) else None
+    names = job.class_names or (None if estimator is None else estimator.classes)  # what the data have is a guess
     g = g.on_grid(None if real else table.step).holding(table.held_at(job.index))
-    return g, table[job.index][0][None].to(where), table.fingerprint(), table.classes
+    return g, table[job.index][0][None].to(where), table.fingerprint(), names
 
 
 def _deployed(
@@ -269,9 +271,9 @@ def input_of(job: VerifyJob, shape: tuple[int, ...]) -> GivenInput:
     if is_single(path):
         step = None if path.suffix.lower() == ".npy" else BYTE
         return GivenInput(load_picture_or_array(path, shape, job.size), step)
-    if not (path.exists() or is_known(str(job.input))):
-        raise InvalidInput(f"there is no {job.input}: give a picture, an array, or a data set with --index.")
     if job.index is None:
+        if not (path.exists() or is_known(str(job.input)) or ":" in str(job.input)):
+            raise InvalidInput(f"there is no {job.input}: give a picture, an array, or a data set with --index.")
         raise InvalidInput(f"{job.input} is not a single picture or array: give the input's number with --index.")
     pictures = path.is_dir() and not is_known(str(job.input))  # a folder may have the name of a data set
     channels = shape[0] if pictures and shape[0] in (1, 3) else None

@@ -279,7 +279,11 @@ def _mismatch(outcome: Certificate | Abstention | Prediction | Answer, x: Any, o
 def _readings(x: Any) -> list[torch.Tensor]:
     """An input as a service may read it: bytes as 0 to 1, numbers in each precision."""
     sent = _array(x)
-    numbers = as_pixels(torch.tensor(sent)) if sent.dtype == np.uint8 else torch.tensor(sent.astype(np.float64))
+    numbers = (
+        as_pixels(torch.from_numpy(np.array(sent, order="C")))
+        if sent.dtype == np.uint8
+        else torch.tensor(sent.astype(np.float64))
+    )
     return [numbers.to(precision) for precision in PRECISIONS]
 
 

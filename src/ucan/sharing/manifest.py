@@ -99,7 +99,8 @@ class Manifest:
             if not LEFT_BY_USE.search(name):
                 raise StoreError(
                     f"{folder} has {name}, which was not published: the run with this hash has no such file, and it would be "
-                    "read as a part of it. Move it elsewhere (`ucan audit` writes elsewhere with -o), or get the run again."
+                    "read as a part of it. Move it elsewhere (`ucan audit` writes elsewhere with -o), or remove this folder "
+                    "to get the run again."
                 )
 
     def check_hash(self, expected: str | None, where: str) -> None:

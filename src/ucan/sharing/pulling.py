@@ -149,7 +149,8 @@ def pull(where: str | Path, sha256: str | None = None) -> Path:
         return _kept(source, expected)
 
 
-def _check_folder(folder: Path, expected: str | None) -> None:
+def _check_folder(folder: Path, expected: str | None, alone: bool = True) -> None:
+    """Refuse a changed run; of one that was asked for by its hash, if ``alone``, other files beside it as well."""
     path = folder / MANIFEST
     if not path.is_file():
         if expected is not None:
@@ -158,7 +159,7 @@ def _check_folder(folder: Path, expected: str | None) -> None:
     manifest = Manifest.read(path.read_bytes(), str(folder))
     manifest.check_hash(expected, str(folder))
     manifest.check(folder)
-    if expected is not None:  # without a hash it is whatever lies there
+    if expected is not None and alone:
         manifest.check_alone(folder)
 
 
@@ -198,7 +199,7 @@ def _kept(source: Source, expected: str | None) -> Path:
     manifest.check_hash(expected, source.where)
     folder = cache_folder() / "runs" / manifest.sha256
     if folder.is_dir():
-        _check_folder(folder, manifest.sha256)
+        _check_folder(folder, manifest.sha256, alone=expected is not None)
         return folder
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent) as temporary:
@@ -210,7 +211,7 @@ def _kept(source: Source, expected: str | None) -> Path:
         try:
             part.rename(folder)
         except OSError:  # another process was first
-            _check_folder(folder, manifest.sha256)
+            _check_folder(folder, manifest.sha256, alone=expected is not None)
     return folder
 
 

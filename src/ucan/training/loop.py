@@ -19,6 +19,7 @@ from ucan.data import Labelled, as_dataset, held_out
 from ucan.errors import InvalidInput, MissingExtra, TrainingError, first_line
 from ucan.fingerprint import weights_hash
 from ucan.generators import Generator
+from ucan.guards import check_theorem
 from ucan.places import started_in
 from ucan.storage import Journal
 from ucan.training.average import Average
@@ -113,6 +114,7 @@ class Trainer:
         torch.manual_seed(epoch_seed(settings.seed, 0, "initial weights"))
         generator, limits = _noise(settings, dataset, device)
         self.law = settings.build_law(math.prod(shape))
+        check_theorem(generator)
         generator.check_claim(self.law)  # before any training: nothing could be certified afterwards
         self.recipe = settings.build_recipe()
         self.joint = self._joint(classifier, generator, limits, fastest_layout(classifier, shape))
