@@ -610,5 +610,5 @@ def test_what_no_evidence_can_hold_is_refused_before_any_votes():
     with pytest.raises(InvalidInput, match="seed must have at most 256 bits, and this one has 301"):
         g.certify(torch.zeros(1, 4), n=100, seed=2**300)
     assert not asked
-    with pytest.raises(InvalidInput, match="model_id has half of a character in it"):
+    with pytest.raises(InvalidInput, match="model_id is not valid Unicode text"):
         SmoothedClassifier(lambda b: b, Gaussian(0.5), num_classes=2, model_id="\ud800")

@@ -177,8 +177,8 @@ def check_theorem(M: Generator) -> None:
     ]
     if changed:
         raise InvalidInput(
-            f"{mine.__name__} has {' and '.join(changed)} of its own, but the regions of {owner.__name__}, whose proof is "
-            "about other copies: give it a region of its own, with its own theorem."
+            f"{mine.__name__} overrides {' and '.join(changed)}, but inherits the regions of {owner.__name__}, and their proof "
+            "does not cover other noisy copies: override region, too, with a theorem of its own."
         )
 
 

@@ -41,13 +41,13 @@ def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def check_text(what: str, value: Any, needed: bool = True) -> None:
-    """Refuse what is no text, and one with half of a character: JSON can have it, and no file, hash or terminal takes it."""
+    """Refuse what is no text, and half of a surrogate pair: JSON can have it, and no file, hash or terminal takes it."""
     if value is None and not needed:
         return
     if not isinstance(value, str):
         raise InvalidInput(f"{what} is a text{'' if needed else ', or none'}, got {shown(value)}.")
     if not value.isascii() and any("\ud800" <= letter <= "\udfff" for letter in value):
-        raise InvalidInput(f"{what} has half of a character in it: {shown(value)}.")
+        raise InvalidInput(f"{what} is not valid Unicode text: {shown(value)}.")
 
 
 def shown(value: Any) -> str:

@@ -22,9 +22,9 @@ from ucan.region import Region
 from ucan.rounding import ceil_significant
 
 FORMAT = 2
+ROUTED = 3  # of an outcome with a choice, whose claim an older reader would take for a larger one
 # The class of an abstention where a number is needed: in tables and in files.
 ABSTAINED = -1
-ROUTED = 3  # of an outcome with a choice, whose claim an older reader would take for a larger one
 
 
 @dataclass(frozen=True, eq=False)

@@ -156,7 +156,9 @@ def _show_contradiction(error: DoesNotFollow, name: str, as_json: bool) -> None:
 
 def _mark(check: Check) -> str:
     """How a check is marked: what was not confirmed is not marked as in order."""
-    unsure = "not checked" if check.name == "replay" else "not confirmed"
+    from ucan.replay_answer import NAME
+
+    unsure = "not checked" if check.name == NAME else "not confirmed"
     return "FAIL" if not check.passed else "ok  " if check.confirmed else unsure
 
 

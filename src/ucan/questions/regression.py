@@ -95,9 +95,8 @@ class Interval(Answer):
 
         The value is an order statistic of the same numbers between those of its ends: outside of them it is a DoesNotFollow.
         """
-        if bool(
-            ((self.value < self.lowers) | (self.value > self.uppers)).any()
-        ):  # NaN, where there was no number, is neither
+        # NaN, where there was no number, is neither below nor above.
+        if bool(((self.value < self.lowers) | (self.value > self.uppers)).any()):
             raise DoesNotFollow("a value lies outside of its own interval: it was changed or is damaged.", "value")
         if not (self.region.radius <= self.radii[-1] * (1 + SLACK) and len(self.lowers) == len(self.radii)):
             return False

@@ -66,8 +66,7 @@ class Smoothed:
             raise InvalidInput(f"{type(generator).__name__} must declare its scope, pipeline or frozen.")
         if precision is not None:
             check_choice("precision", precision, PRECISIONS)
-        if model_id is not None:
-            check_text("model_id", model_id)
+        check_text("model_id", model_id, needed=False)
         if model_id is not None and has_weights(f.model):
             raise InvalidInput("this model is identified by its weights: leave model_id out.")
         self.f, self.law = f, law
