@@ -448,3 +448,16 @@ def test_options_that_a_trained_run_does_not_take_are_refused(monkeypatch):
     monkeypatch.setattr(build, "load_run", lambda folder, trust: SimpleNamespace(num_classes=10))
     with pytest.raises(InvalidInput, match="trained with 10 classes: leave out --classes"):
         build._trained(Pipeline(model="runs/x", classes=4), "runs/x", first, None)
+
+
+@pytest.mark.parametrize("size", [0, 4096])
+def test_a_run_that_was_ended_before_its_file_was_complete_is_resumed(tmp_path, size):
+    job = CertifyJob(model="ucan.models.examples:digits", data="digits", law=ucan.Gaussian(0.25), n=100, most=2)
+    certify(job, tmp_path / "run")
+    for path in (tmp_path / "run").glob("results.*"):
+        path.unlink()
+    with closing(sqlite3.connect(tmp_path / "run" / "results.sqlite")) as db:
+        if size:  # as SQLite leaves it between the first two statements of a writer
+            db.execute("PRAGMA journal_mode = WAL")
+    assert (tmp_path / "run" / "results.sqlite").stat().st_size == size
+    assert certify(job, tmp_path / "run").inputs == 2

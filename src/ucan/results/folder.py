@@ -100,7 +100,7 @@ def _is_begun(folder: Path, wanted: dict[str, Any], kind: Kind) -> bool:
     """Whether a folder holds a run of the wanted kind without any result."""
     if not (folder / CONFIG).is_file() or read_config(folder / CONFIG).get("kind") != wanted.get("kind"):
         return False
-    return not _results(folder, kind)
+    return not results_in(folder, kind)
 
 
 def remove_empty(folder: Path, kind: Kind) -> None:
@@ -114,7 +114,7 @@ def remove_empty(folder: Path, kind: Kind) -> None:
     with suppress(OSError, sqlite3.Error, StoreError):
         lock = WriterLock(folder / LOCK)
         try:
-            if _results(folder, kind):
+            if results_in(folder, kind):
                 return
             for name in names:
                 (folder / name).unlink(missing_ok=True)
@@ -124,7 +124,7 @@ def remove_empty(folder: Path, kind: Kind) -> None:
             lock.release()
 
 
-def _results(folder: Path, kind: Kind) -> int:
-    """How many results the run in a folder has."""
+def results_in(folder: Path, kind: Kind) -> int:
+    """How many results the run in a folder has; none where it was ended before its file was complete."""
     path = folder / kind.file
     return count_results(path, kind) if path.is_file() else 0

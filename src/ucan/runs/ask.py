@@ -25,7 +25,7 @@ from ucan.questions.regression import Percentile
 from ucan.questions.smoothed import Smoothed
 from ucan.results.answers import AnswerStore
 from ucan.results.database import ANSWERS
-from ucan.results.folder import remove_empty
+from ucan.results.folder import remove_empty, results_in
 from ucan.runs.ask_summary import Summary as Summary
 from ucan.runs.ask_summary import summarise
 from ucan.runs.backend import settle_one
@@ -191,7 +191,7 @@ def _prepared(job: AskJob, folder: Path, progress: Progress) -> _Prepared:
 
 def _begun_block(folder: Path) -> int | None:
     """The block size of the run in this folder, if it has answers; an older version may have used another."""
-    if not (folder / ANSWERS.file).is_file():
+    if not results_in(folder, ANSWERS):
         return None
     with AnswerStore.open(folder) as store:
         return next((store.answer(index).evidence.block for index in sorted(store.done())[:1]), None)

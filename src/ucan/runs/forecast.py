@@ -9,7 +9,8 @@ from pathlib import Path
 
 from ucan.arithmetic import arithmetic_of
 from ucan.data.tables import Table
-from ucan.results.folder import RESULTS
+from ucan.results.database import OUTCOMES
+from ucan.results.folder import results_in
 from ucan.results.store import Store
 from ucan.runs.prepare import CertifyJob, prepared
 from ucan.runs.progress import SILENT, Progress
@@ -51,7 +52,7 @@ def forecast(job: CertifyJob, out: str | Path | None = None, progress: Progress 
         g.parts[-1].votes(work.first, size, 1, "plan")
         elapsed = time.perf_counter() - start
     done = 0
-    if (work.folder / RESULTS).is_file():
+    if results_in(work.folder, OUTCOMES):
         with Store.open(work.folder) as store:
             done = len(store.done() & set(work.selection.indices))
     data = work.selection.dataset

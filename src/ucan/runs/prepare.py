@@ -16,7 +16,8 @@ from ucan.data.tables import Table
 from ucan.errors import InvalidInput
 from ucan.places import parts_of, started_in
 from ucan.plan import Bound, CertifyPlan, Seed
-from ucan.results.folder import RESULTS
+from ucan.results.database import OUTCOMES
+from ucan.results.folder import results_in
 from ucan.results.store import Store
 from ucan.routed import Deployed, Routed
 from ucan.runs.backend import settle_backend
@@ -151,7 +152,7 @@ def _check_routed(job: CertifyJob, g: Deployed) -> None:
 
 def _begun_block(folder: Path) -> int | None:
     """The block size of the run in this folder, if it has results; an older version may have used another."""
-    if not (folder / RESULTS).is_file():
+    if not results_in(folder, OUTCOMES):
         return None
     with Store.open(folder) as store:
         return next((store.outcome(index).evidence.block for index in sorted(store.done())[:1]), None)
