@@ -127,4 +127,5 @@ def remove_empty(folder: Path, kind: Kind) -> None:
 def results_in(folder: Path, kind: Kind) -> int:
     """How many results the run in a folder has; none where it was ended before its file was complete."""
     path = folder / kind.file
-    return count_results(path, kind) if path.is_file() else 0
+    with storage(folder):
+        return count_results(path, kind) if path.is_file() else 0
