@@ -231,8 +231,8 @@ def train_row(row: Row, seed: int, out: Path, runs: Path, more: list[str]) -> fl
     if row.onto is None or is_trained_run(folder):
         return trained(folder, settings)
     (first,) = (one for one in ROWS if one.name == row.onto)
-    train_row(first, seed, out, runs, more)
-    return trained(folder, settings, run_of(first, seed, out, runs, more)[0])
+    train_row(first, settings.seed, out, runs, more)  # the row itself may set a seed
+    return trained(folder, settings, run_of(first, settings.seed, out, runs, more)[0])
 
 
 class Ensemble(nn.Module):

@@ -1,5 +1,6 @@
 """The pure parts of the experiments: thresholds, budgets, records and tables."""
 
+import itertools
 import json
 import math
 import os
@@ -43,6 +44,7 @@ import entries  # noqa: E402
 import gpu_bench  # noqa: E402
 import keep  # noqa: E402
 import paired  # noqa: E402
+import plan  # noqa: E402
 import recertify_level  # noqa: E402
 import results  # noqa: E402
 import results_claims  # noqa: E402
@@ -877,6 +879,17 @@ def test_each_network_of_an_ensemble_begins_with_the_one_of_its_seed(
     assert [Path(one) for one in begun] == [suite.run_of(narrow, k, args.out, args.runs, args.set)[0] for k in (0, 1)]
 
 
+def test_a_row_of_another_seed_begins_with_the_network_of_that_seed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    narrow = rows.Row("narrow", "", "digits-isotropic", ("epochs=1",), (rows.radius(0.1),), 10, 256)
+    wide = replace(narrow, name="wide", changes=("epochs=1", "law.scale=0.4", "seed=2"), onto="narrow")
+    monkeypatch.setattr(suite, "ROWS", [narrow, wide])
+    suite.train_row(wide, 0, tmp_path, tmp_path / "runs", [])
+    begun = Path(read_config(suite.run_of(wide, 0, tmp_path, tmp_path / "runs", [])[0] / "config.toml")["finetune"])
+    assert read_config(begun / "config.toml")["training"]["seed"] == 2
+
+
 def test_a_mirrored_row_averages_the_picture_and_its_mirror_image(tmp_path: Path) -> None:
     row = rows.Row("plain", "", "digits-isotropic", (), (rows.radius(0.1),), 10, 256)
     args = arguments(tmp_path)
@@ -1181,6 +1194,67 @@ def test_jobs_wait_for_what_they_need_and_go_on_where_they_were(tmp_path: Path) 
     plan.write_text("slow - sleep 30\n")
     subprocess.run(short, capture_output=True, text=True, check=True, timeout=20)
     assert not (runs / "done" / "slow").exists() and (runs / "done" / "slow.failed").exists()
+
+
+def planned(*names: str) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
+    """What each job waits for, and its command's words."""
+    made = plan.Plan()
+    for name in names:
+        made.add(plan.KNOWN[name])
+    jobs = [line.split() for line in made.lines]
+    assert len({name for name, *_ in jobs}) == len(jobs)
+    return {job[0]: job[1].split(",") for job in jobs}, {job[0]: job[2:] for job in jobs}
+
+
+def options(words: list[str], name: str) -> list[str]:
+    return [after for word, after in itertools.pairwise(words) if word == name]
+
+
+@pytest.mark.parametrize("name", plan.KNOWN)
+def test_the_plan_of_a_row_has_its_trainings_and_its_claim(name: str) -> None:
+    row, (needs, words) = plan.KNOWN[name], planned(name)
+    for job, waits in needs.items():
+        earlier = list(needs)[: list(needs).index(job)]
+        assert waits == ["-"] or set(waits) <= set(earlier)
+    networks = [model.removeprefix("RUNS/") for model in options(words[name], "--model")[0].split(",")]
+    assert ("mirrored" in networks) == row.mirrored and networks[: row.members] == needs[name]
+    for seed, network in enumerate(needs[name]):
+        of: rows.Row | None = row
+        while of is not None:  # down to the network that begins with random weights
+            wanted = suite.settings_of(of.preset, [*of.changes, *([f"seed={seed}"] if seed else [])])
+            seed, training = wanted.seed, words[network]
+            assert suite.settings_of(training[4], options(training, "--set")) == wanted
+            of = next((one for one in rows.ROWS if one.name == of.onto), None)
+            assert options(training, "--finetune") == ([] if of is None else [f"RUNS/{needs[network][0]}"])
+            network = needs[network][0]
+    (claim,) = row.claims
+    levels = [float(level) for text in options(words[name], "--stop") for level in text.split(",")]
+    assert levels == ([] if row in rows.COUNTED else list(claim.levels))
+    assert float(options(words[name], "--norm")[0]) == claim.norm
+
+
+def test_rows_that_share_a_network_train_it_once() -> None:
+    _, words = planned("cifar10-sphere-0.54", "cifar10-sphere-far-0.54", "cifar10-sphere-drop-0.42")
+    assert sum("train" in command for command in words.values()) == 2
+
+
+@pytest.mark.slow
+def test_a_plan_makes_a_row_that_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From random weights to a checked entry: two networks, each trained on from another."""
+    narrow = rows.Row("narrow", "", "digits-isotropic", ("epochs=1",), (rows.radius(0.1),), 445, 300)
+    wide = replace(narrow, name="wide", changes=("epochs=1", "law.scale=0.4"), members=2, onto="narrow")
+    monkeypatch.setattr(plan, "KNOWN", {"narrow": narrow, "wide": wide})
+    made = plan.Plan()
+    made.add(wide)
+    (tmp_path / "plan").write_text("\n".join(made))
+    runs = tmp_path / "runs"
+    words = ["bash", str(ROOT / "experiments" / "jobs.sh"), "500", str(runs), str(tmp_path / "plan")]
+    env = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    said = subprocess.run(words, env=env, capture_output=True, text=True, check=True, timeout=550).stdout
+    assert said.count("exit 0") == len(made.lines) == 6, said
+    kept = keep.record_of(Run.open(runs / "wide-certified"), wide, runs / "wide-seed0", 1.0)
+    assert kept["members"] == 2 and kept["onto"] == "narrow"
+    assert keep.replay_of(runs / "wide.check.json")["failed"] == 0
 
 
 # --- choices by the share of votes on held-out inputs ---
