@@ -71,6 +71,8 @@ GUARANTEES: dict[str, tuple[str, ...]] = {
 COMPOSED_SETTINGS = {"norm", "share", "spread", "net", "budget"}
 FLOATS = {"float16": "<f2", "float32": "<f4", "float64": "<f8", "F16": "<f2", "F32": "<f4", "F64": "<f8"}
 FLOATS |= {"int64": "<i8", "I64": "<i8"}
+# A limit of a budget is 0 or at least this; a smaller one is read as this. Sizes below the other have no squares.
+LEAST_LIMIT, LEAST_SIZE = 1e-100, 1e-150
 NODES, WEIGHTS = np.polynomial.legendre.leggauss(300)
 # What reading a damaged file may raise.
 BROKEN = (
@@ -79,7 +81,7 @@ BROKEN = (
     TypeError,
     KeyError,
     IndexError,
-    OverflowError,
+    ArithmeticError,
     AttributeError,
     RecursionError,
     MemoryError,
@@ -473,7 +475,7 @@ def shape_of(entry: Any, folder: Path, dim: int, q: float, p: float) -> Shape:
         return Shape(joined(1 / sigma, q, p), float(np.log(sigma).sum()))
     inverse = inverse_of(entry, folder, dim)
     norms = np.array([block_norm(block, q, p) for block in inverse.blocks])
-    return Shape(joined(norms, q, p), inverse.log_det, inverse.rounding)
+    return Shape(measured(joined(norms, q, p)), inverse.log_det, inverse.rounding)
 
 
 @dataclass
@@ -567,7 +569,20 @@ def block_norm(a: np.ndarray, q: float, p: float) -> float:
 
 def joined(norms: np.ndarray, q: float, p: float) -> float:
     """‖·‖_(q→p) of a block-diagonal matrix from its blocks' norms: the largest for q ≤ p, else their s-norm."""
-    return float(norms.max()) if q <= p else float(np.linalg.norm(norms, ord=1 / (1 / p - 1 / q)))
+    return float(norms.max()) if q <= p else length(norms, 1 / (1 / p - 1 / q))
+
+
+def length(entries: np.ndarray, p: float) -> float:
+    """‖entries‖ₚ, also where the square of an entry is no number."""
+    most = float(np.abs(entries).max())
+    return most * float(np.linalg.norm(entries / most, ord=p)) if 0 < most < math.inf else most
+
+
+def measured(size: float) -> float:
+    """A size, if the squares that it is made of are numbers of full precision."""
+    if not size >= LEAST_SIZE:
+        raise NotChecked(f"a size of {size:g} in units of the noise is too small to be measured")
+    return size
 
 
 # --- from the region to budgets ---
@@ -592,6 +607,7 @@ def budget_of(entry: Any, folder: Path, dim: int) -> Budget:
     limits = np.full(count, float(limits)) if limits.ndim == 0 else limits.ravel()
     if len(limits) != count or not ((limits >= 0) & (limits <= 1e100)).all() or not limits.any():
         raise Wrong(f"a budget has {count} finite limits of at least 0 here, not all of them 0")
+    limits = np.where(limits > 0, np.maximum(limits, LEAST_LIMIT), 0.0)
     if groups is None:
         return Budget(limits, None)
     numbers = np.asarray(groups, np.float64).ravel()
@@ -605,14 +621,13 @@ def budget_of(entry: Any, folder: Path, dim: int) -> Budget:
 def budget_size(budget: Budget, weight: np.ndarray, p: float) -> float:
     """The largest ‖weight∘δ‖ₚ over the budget; weight is 1/σ. Each group has its worst case by itself."""
     if budget.groups is None:
-        return float(np.linalg.norm(budget.limits * weight, ord=p))
+        return measured(length(budget.limits * weight, p))
     worst = np.zeros(len(budget.limits))
     if p == 1:  # by Cauchy and Schwarz the most of Σ wᵢ|δᵢ| where ‖δ‖₂ ≤ b is b‖w‖₂
-        np.add.at(worst, budget.groups, weight**2)
-        worst = np.sqrt(worst)
+        np.hypot.at(worst, budget.groups, weight)
     else:
         np.maximum.at(worst, budget.groups, weight)
-    return float(np.linalg.norm(budget.limits * worst, ord=p))
+    return measured(length(budget.limits * worst, p))
 
 
 def full_size(budget: Budget, inverse: Inverse, p: float) -> float:
@@ -620,15 +635,15 @@ def full_size(budget: Budget, inverse: Inverse, p: float) -> float:
     if budget.groups is None:  # each block has its worst case by itself
         starts = np.cumsum([len(block) for block in inverse.blocks])[:-1]
         pieces = zip(inverse.blocks, np.split(budget.limits, starts), strict=True)
-        return float(np.linalg.norm([box_size(block, limits, p) for block, limits in pieces], ord=p))
+        return measured(float(np.linalg.norm([box_size(block, limits, p) for block, limits in pieces], ord=p)))
     a = linalg.block_diag(*inverse.blocks)
-    squares = np.zeros((len(a), len(budget.limits)))
-    np.add.at(squares.T, budget.groups, a.T**2)
-    by_rows = float(np.linalg.norm(np.sqrt(squares) @ budget.limits, ord=p))
+    rows = np.zeros((len(a), len(budget.limits)))
+    np.hypot.at(rows.T, budget.groups, a.T)
+    by_rows = float(np.linalg.norm(rows @ budget.limits, ord=p))
     counts = np.bincount(budget.groups, minlength=len(budget.limits))
     lengths = {1: budget.limits @ np.sqrt(counts), 2: np.linalg.norm(budget.limits), math.inf: budget.limits.max()}
     spectral = np.linalg.norm(a * box_of(budget), 2) * math.sqrt((budget.limits > 0).sum())
-    return min(by_rows, by_balls(inverse.blocks, lengths, float(spectral), p))
+    return measured(min(by_rows, by_balls(inverse.blocks, lengths, float(spectral), p)))
 
 
 def box_size(a: np.ndarray, limits: np.ndarray, p: float) -> float:

@@ -225,6 +225,26 @@ def test_an_answer_by_a_derived_seed_has_the_usual_blocks():
     assert not told["seed"].confirmed
 
 
+def test_an_input_between_the_points_of_a_grid_pays_in_its_alm_as_well():
+    g, x = smoothed(step=0.1), (10 * X).floor() / 10 + 0.03
+    (c,) = g.certify(x, n=500)
+    paid = g.M.at(x).region(LAW, c.p_lower, 2, x).radius / c.region.radius
+    assert paid > 1.2 and verify(c, g, x).stands
+    verdict = verify(replace(c, alm=c.alm * paid * (1 - 1e-6)), g, x)
+    assert [check.name for check in verdict.checks if not check.passed] == ["radius"]
+
+
+@pytest.mark.parametrize("budget", [None, 0.1])
+def test_the_tolerance_for_sigma_makes_no_radius_of_an_answer_larger(budget):
+    g = SmoothedClassifier(lambda batch: (batch[:, 0] > -1).long(), LAW, Fixed(0.7), 2, model_id="first")
+    for asked in (g.certify(X, n=500, confidence=0.6, budget=budget), g.certify(X, n=500, top=1, budget=budget)):
+        (a,) = asked
+        assert verify_answer(a, g, X).stands
+        wider = replace(a, region=Region(0.7 * (1 + 5e-6), a.region.radius, a.region.norm, a.region.shape))
+        verdict = verify_answer(wider, g, X, replay=False)
+        assert [check.name for check in verdict.checks if not check.passed] == ["claim"]
+
+
 def test_a_replay_without_a_key_of_its_noise_says_so():
     g = smoothed()
     for seed in (3, None):

@@ -261,6 +261,15 @@ def test_a_budget_far_smaller_than_the_noise_is_not_taken_for_none(norm, grouped
         wide.budget_norm(Budget.of(1e-20, (3,), groups), norm, 3)
 
 
+@pytest.mark.parametrize("norm", NORMS)
+def test_groups_see_entries_of_a_matrix_whose_squares_are_no_numbers(norm):
+    sizes = torch.tensor([1.0, 1e170, 1e170], dtype=torch.float64)
+    budget = Budget(torch.tensor([1e-100, 1e100], dtype=torch.float64), torch.tensor([0, 1, 1]))
+    found = Region(BlockDiagonal([size.reshape(1, 1) for size in sizes]), 1.0, norm).budget_factor(budget)
+    assert found == pytest.approx(1e70 / (2**0.5 if norm == 1 else 1.0), rel=0.5)
+    assert found <= Region(Diagonal(sizes), 1.0, norm).budget_factor(budget)
+
+
 def test_a_scaled_budget_whose_square_is_no_number_is_refused():
     assert Gaussian(1.0).box_factor(0.9, [1e-140, 0.0]) == pytest.approx(1e140 * Gaussian(1.0).radius(0.9), rel=1e-9)
     for law in (Gaussian(1.0), Laplace(1.0), Uniform(1.0)):

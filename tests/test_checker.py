@@ -685,6 +685,28 @@ def test_a_budget_that_does_not_fit() -> None:
     assert "budget" not in verdicts(record_of(certified()))
 
 
+@pytest.mark.parametrize("kind", ["diagonal", "dense"])
+def test_limits_whose_squares_are_no_numbers_are_read_as_ucan_reads_them(kind: str) -> None:
+    record = record_of(certified(SCALES[kind], norm=None, budget=BOX))
+    size = math.prod(EVENT)
+    for limits in ([3e-162, *[1.5e-162] * (size - 1)], [1e-200] * size):
+        tiny = {**record["budget"], "limits": limits}
+        for factor in (record["budget_factor"] * 1e161, 1e250):
+            assert failed({**record, "budget": tiny, "budget_factor": factor}) == {"budget"}
+    tiny = {**record["budget"], "limits": [1e-200] * size}
+    small = record["budget_factor"] * float(torch.as_tensor(BOX).min()) * 1e98
+    assert verdicts({**record, "budget": tiny, "budget_factor": small})["budget"] == "ok"
+
+
+def test_a_size_too_small_to_be_measured_is_not_checked() -> None:
+    record = record_of(certified(0.7, norm=None, budget=BOX))
+    for scale in (1e62, 1e160):
+        assert verdicts(
+            {**record, "budget": {**record["budget"], "limits": 1e-100}, "budget_factor": 1e300}
+            | {"region": {**record["region"], "scale": {"kind": "Scalar", "value": scale}}}
+        )["budget"] == ("not checked")
+
+
 WIDE = (2, 3, 4)
 FULL = {
     "dense": Dense(dense(24)),

@@ -12,6 +12,7 @@ from ucan.questions.record import SLACK, Answer
 from ucan.questions.regression import range_in_words
 from ucan.questions.shift import Shift
 from ucan.questions.smoothed import Smoothed
+from ucan.region import Region
 from ucan.replay_answer import replayed
 from ucan.scales import as_scale
 from ucan.scales.base import same_map
@@ -180,6 +181,13 @@ def _looks(answer: Answer) -> list[Check]:
     return [Check("looks", same, f"the numbers of answers at which they were looked at are {told}")]
 
 
+def _reaches(answer: Answer, own: Region) -> bool:
+    """Whether the deployed Σ gives as much: it is compared with some tolerance, which must not make a radius larger."""
+    factor = answer.budget_factor
+    within = answer.budget is None or factor is None or factor <= own.budget_factor(answer.budget) * (1 + SLACK)
+    return within and answer.radius <= own.inscribed_radius(answer.norm) * (1 + SLACK)
+
+
 def _follows(answer: Answer, g: Smoothed, x: torch.Tensor) -> Check:
     """Whether the claim follows: its bounds from the counts that the evidence has, its radii from its bounds."""
     evidence = answer.evidence
@@ -190,7 +198,7 @@ def _follows(answer: Answer, g: Smoothed, x: torch.Tensor) -> Check:
                 "claim", False, f"the arithmetic costs {shift.tau:.3g} here, and {answer.tau:.3g} in the answer"
             )
         bounded = answer.bounded(Look.at(evidence.n, evidence.looks, evidence.alpha))
-        follows = bounded and answer.follows(shift)
+        follows = bounded and answer.follows(shift) and _reaches(answer, shift.region(answer.region.radius))
     # Lists of other lengths, classes that are none.
     except (UcanError, IndexError, ValueError, RuntimeError, TypeError) as error:
         return Check("claim", False, f"the answer's numbers do not fit together: {error}")

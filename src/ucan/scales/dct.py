@@ -40,11 +40,12 @@ def _constant(size: int, dtype: torch.dtype, device: torch.device) -> torch.Tens
 
 
 @lru_cache(maxsize=8)
+@torch.inference_mode(False)  # kept for gradients as well
 def exact_cosine_matrix(size: int) -> torch.Tensor:
     """The same matrix with every entry rounded correctly, from whole numbers of ``BITS`` bits.
 
     ``cosine_matrix`` is off by up to 1e-13, since its angles grow with the frequency. It stays as it is: noise that
-    was drawn with it is drawn again bit for bit.
+    was drawn with it is drawn again bit for bit. What is claimed of Σ⁻¹ is computed from this one.
     """
     k, i = torch.arange(size)[:, None], torch.arange(size)[None]
     turn = (2 * i + 1) * k % (4 * size)  # the angle in units of π/(2·size), below one full turn
@@ -112,7 +113,7 @@ class DCT(Scale):
     def apply_bounded(self, z: torch.Tensor) -> torch.Tensor:
         """Q(s∘z), axis by axis by ``contract``, with cosines that are off in their last digit only."""
         height, width = self.s.shape[-2:]
-        high, wide = (exact_cosine_matrix(size).to(z.device).T.contiguous() for size in (height, width))
+        high, wide = (cosines.T.contiguous() for cosines in self._exact_cosines(z.device))
         images = self._images(z * exact(self.s).to(z.device).reshape(-1))
         across = contract(images.reshape(-1, width), wide).reshape(images.shape)
         down = contract(across.mT.reshape(-1, height), high).reshape(across.mT.shape)
@@ -123,7 +124,7 @@ class DCT(Scale):
         self.check_dim(dim)
         height, width = self.s.shape[-2:]
         s = exact(self.s)
-        high, wide = (exact_cosine_matrix(size).to(s.device) ** 2 for size in (height, width))
+        high, wide = (cosines**2 for cosines in self._exact_cosines(s.device))
         lengths = (high.T @ (s * s) @ wide).sqrt().reshape(-1)
         lost = (contract_error(width) + contract_error(height) + 2 * COSINES + 1.1) * s.abs().max()
         return RowBounds(lengths, lost.expand(dim), dim)
@@ -131,12 +132,8 @@ class DCT(Scale):
     def solve(self, y: torch.Tensor) -> torch.Tensor:
         """(Qᵀy)⊘s."""
         y = y.double()
-        return (self.forward(self._images(y)) / exact(self.s).to(y.device)).reshape(y.shape)
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        """Qᵀ: the cosine transform of images (…, H, W)."""
-        high, wide = self._cosines(images)
-        return high @ images @ wide.T
+        high, wide = self._exact_cosines(y.device)
+        return ((high @ self._images(y) @ wide.T) / exact(self.s).to(y.device)).reshape(y.shape)
 
     def log_abs_det(self, dim: int) -> float:
         """Σ log sₖ."""
@@ -150,7 +147,7 @@ class DCT(Scale):
         """
         self.check_dim(dim)
         weights = 1 / exact(self.s).cpu()
-        high, wide = (c.abs() for c in self._cosines(weights))
+        high, wide = (c.abs() for c in self._exact_cosines(weights.device))
         if q == 1 and p == math.inf:
             return float((weights * (high.amax(1)[:, None] * wide.amax(1))).max())
         if q == 1:  # the p-norm of column j is Σ_k (|Q_jk|/s_k)^p, to the 1/p
@@ -170,7 +167,7 @@ class DCT(Scale):
         are bounded by the box around them.
         """
         weights = 1 / exact(self.s).cpu()
-        high, wide = (c.abs() for c in self._cosines(weights))
+        high, wide = (c.abs() for c in self._exact_cosines(weights.device))
         reach = weights * (high @ budget.box.reshape(self.s.shape) @ wide.T)
         by_rows = float(torch.linalg.vector_norm(reach, ord=p))
         return min(by_rows, float(weights.max()) * identity_norm(2, p, dim) * budget.length(2))
@@ -179,7 +176,7 @@ class DCT(Scale):
         """Column j of |Σ⁻¹| is |Q_jk|/s_k, and |Q| factors over the axes: O(d(H + W)), no matrix."""
         self.check_dim(dim)
         weights = 1 / exact(self.s).cpu()
-        high, wide = (c.abs() for c in self._cosines(weights))
+        high, wide = (c.abs() for c in self._exact_cosines(weights.device))
         if p == math.inf:
             return _largest_products(_largest_products(weights, wide).mT, high).mT.flatten()
         return (high.T**p @ weights**p @ wide**p).flatten() ** (1 / p)
@@ -211,6 +208,11 @@ class DCT(Scale):
         """The transforms of the two axes, as constants of this tensor's dtype and device."""
         height, width = self.s.shape[-2:]
         return _constant(height, like.dtype, like.device), _constant(width, like.dtype, like.device)
+
+    def _exact_cosines(self, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+        """The same in float64, each entry rounded correctly."""
+        height, width = self.s.shape[-2:]
+        return exact_cosine_matrix(height).to(device), exact_cosine_matrix(width).to(device)
 
     def _images(self, z: torch.Tensor) -> torch.Tensor:
         """Return z of shape (…, *event) as (rows, *s.shape)."""

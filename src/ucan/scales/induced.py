@@ -108,8 +108,10 @@ def row_reach(a: torch.Tensor, budget: Budget) -> torch.Tensor:
     """How far each entry of Aδ can get over a budget, exact."""
     if budget.groups is None:
         return a.abs() @ budget.limits.flatten()
-    squares = a.new_zeros(len(a), len(budget.limits)).index_add_(1, budget.groups.flatten(), a.square())
-    return squares.sqrt() @ budget.limits
+    groups, none = budget.groups.flatten(), a.new_zeros(len(a), len(budget.limits))
+    most = none.scatter_reduce(1, groups.expand(len(a), -1), a.abs(), "amax")
+    shares = torch.where(a == 0, 0.0, a / most[:, groups])  # the square of an entry itself may be no number
+    return (most * none.index_add(1, groups, shares.square()).sqrt()) @ budget.limits
 
 
 def has_few_corners(budget: Budget) -> bool:

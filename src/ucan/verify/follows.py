@@ -127,12 +127,12 @@ def _region_check(certificate: Certificate, g: SmoothedClassifier, x: torch.Tens
     try:
         g.M.check_claim(g.law, norm)
         expected = g.M.at(x).region(g.law, p_a, norm, x, p_b)
-        alm = alm_of(expected, g.law, p_a, p_b, norm)
+        most = expected.radius
+        if g.grid is not None:
+            most = max(0.0, most * ROUNDED_DOWN - g.grid.payment(expected, x))
+        alm = alm_of(Region.sharing(expected.scale, most, expected.norm, expected.shape), g.law, p_a, p_b, norm)
     except UcanError as error:
         return Check("radius", False, f"this noise certifies no such region: {error}")
-    most = expected.radius
-    if g.grid is not None:
-        most = max(0.0, most * ROUNDED_DOWN - g.grid.payment(expected, x))
     if region.norm != expected.norm:
         kinds = f"an {norm_name(region.norm)} region, but this noise gives {norm_name(expected.norm)} regions"
         return Check("radius", False, f"the certificate claims {kinds} against {norm_name(norm)}")
