@@ -25,6 +25,7 @@ from ucan.leaderboard.page import page
 
 HERE = Path(__file__).parent
 RECORDED, BOARD = HERE / "recorded", HERE.parent / "leaderboard"
+# Beside `ours` and `imported`, which this script writes, the entries of runs whose network is published lie in `published`.
 NORMS = {"l1": 1.0, "l2": 2.0, "linf": float("inf")}
 LEAST_ATTACKED = 100  # certificates of a row that is to hold for the pipeline
 
@@ -73,13 +74,15 @@ def recorded_entries(folder: Path = RECORDED) -> dict[str, Entry]:
 def shown_entries(folder: Path = RECORDED) -> dict[str, Entry]:
     """Those for the leaderboard, then the best of them against boxes.
 
-    Of scope pipeline only what was attacked enough: earlier rows are in the long tables alone.
+    Of scope pipeline only what was attacked enough: earlier rows are in the long tables alone. A row whose network is published
+    has the entry of its run there, and none of its record.
     """
 
     def enough(one: Entry) -> bool:
         return one.claim.scope != "pipeline" or (one.audit.certificates or 0) >= LEAST_ATTACKED
 
-    found = {name: one for name, one in recorded_entries(folder).items() if enough(one)}
+    published = {path.name for path in (BOARD / "published").glob("*.json")}
+    found = {name: one for name, one in recorded_entries(folder).items() if enough(one) and name not in published}
     return found | _against_boxes(found)
 
 

@@ -23,10 +23,11 @@ from ucan import data
 from ucan.bounds import anytime_lower_bound
 from ucan.config import read_config
 from ucan.errors import InvalidInput
+from ucan.fingerprint import weights_hash
 from ucan.leaderboard.checking import check
 from ucan.leaderboard.checks import CheckJob, Replayed
-from ucan.leaderboard.entry import Entry, problems, read_entries
-from ucan.leaderboard.kept import Kept, write_kept
+from ucan.leaderboard.entry import Entry, problems, read_entries, read_entry
+from ucan.leaderboard.kept import Kept, entry_hash, read_kept, write_kept
 from ucan.plan import CertifyPlan
 from ucan.runs import levels
 from ucan.runs.certify import certify
@@ -34,6 +35,7 @@ from ucan.runs.prepare import CertifyJob
 from ucan.runs.read import Run
 from ucan.runs.train import TrainJob, trainer_of
 from ucan.stopping import Radius
+from ucan.training import load_run
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "experiments"))
@@ -45,6 +47,7 @@ import gpu_bench  # noqa: E402
 import keep  # noqa: E402
 import paired  # noqa: E402
 import plan  # noqa: E402
+import publish  # noqa: E402
 import recertify_level  # noqa: E402
 import results  # noqa: E402
 import results_claims  # noqa: E402
@@ -1255,6 +1258,56 @@ def test_a_plan_makes_a_row_that_is_kept(tmp_path: Path, monkeypatch: pytest.Mon
     kept = keep.record_of(Run.open(runs / "wide-certified"), wide, runs / "wide-seed0", 1.0)
     assert kept["members"] == 2 and kept["onto"] == "narrow"
     assert keep.replay_of(runs / "wide.check.json")["failed"] == 0
+
+
+# --- networks that are published ---
+
+
+def test_a_published_network_is_the_trained_one_in_half_the_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, place = tmp_path / "net", tmp_path / "networks" / "row"
+    trainer_of(TrainJob(settings="digits-isotropic", changes=["epochs=1"], device="cpu"), run).run()
+    sha256 = publish.publish(run, place)
+    g = ucan.load(place, sha256)
+    for name, tensor in load_run(run).classifier.state_dict().items():
+        assert torch.equal(
+            g.f.model.state_dict()[name], tensor.bfloat16().float() if tensor.is_floating_point() else tensor
+        )
+    assert 2 * (place / "weights.safetensors").stat().st_size < 1.1 * (run / "weights.safetensors").stat().st_size
+    assert str(tmp_path) not in (place / "config.toml").read_text()  # no path of this machine
+    monkeypatch.setattr(publish, "MOST", 1000)
+    with pytest.raises(InvalidInput, match="more than the 1,000 that are published"):
+        publish.publish(run, tmp_path / "other")
+
+
+PUBLISHED = sorted(path.parent for path in (ROOT / "leaderboard" / "published").glob("*/config.toml"))
+
+
+@pytest.mark.parametrize("folder", PUBLISHED, ids=lambda folder: folder.name)
+def test_a_published_network_is_that_of_its_entry_and_of_its_row(folder: Path) -> None:
+    entry = read_entry(folder.with_name(f"{folder.name}.json"))
+    record = json.loads((ROOT / "experiments" / "recorded" / "suite" / f"{folder.name}.json").read_text())
+    assert weights_hash(load_run(folder).classifier) == entry.hashes.weights == record["weights"]
+    assert record["run_sha256"] == {"config": entry.hashes.config, "results": entry.hashes.results}
+    assert {float(r): count for r, count in entry.certified.items()}.items() >= {
+        float(r): count for r, count in entries.counted(record["claims"]["l2 radius"]).items()
+    }.items()
+    assert sum(path.stat().st_size for path in folder.iterdir()) < publish.MOST
+    kept = read_kept(folder.with_name(f"{folder.name}.check.json"))
+    assert kept.stands and kept.of == entry_hash(entry)
+
+
+@pytest.mark.parametrize("folder", PUBLISHED, ids=lambda folder: folder.name)
+def test_a_published_network_certifies_digits(folder: Path) -> None:
+    if not os.environ.get("UCAN_DATA_DIR"):
+        pytest.skip("MNIST is not here: set UCAN_DATA_DIR")
+    x, labels = data.load("mnist", "test").batch(range(8))
+    g = ucan.load(folder)
+    right = [
+        c.prediction == label and c.radius > 0.5 for c, label in zip(g.certify(x, n=500), labels.tolist(), strict=True)
+    ]
+    assert sum(right) >= 7
 
 
 # --- choices by the share of votes on held-out inputs ---
