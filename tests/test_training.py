@@ -12,6 +12,7 @@ import subprocess
 import sys
 import textwrap
 import tomllib
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -742,6 +743,21 @@ def test_a_run_is_repeated_bit_for_bit_whatever_the_global_state(uninterrupted, 
     assert same(weights(tmp_path / "again"), weights(uninterrupted[0]))
     trainer(tmp_path / "other", seed=1, epochs=1).run()
     assert not same(weights(tmp_path / "other"), weights(uninterrupted[0]))
+
+
+def test_a_training_leaves_the_random_numbers_of_its_process_as_they_were(tmp_path):
+    torch.manual_seed(1234)
+    expected = torch.rand(6)
+    torch.manual_seed(1234)
+    found = [torch.rand(2)]
+    for stopped in (True, False):  # the second one resumes
+        one = trainer(tmp_path / "run", epochs=1)
+        found.append(torch.rand(1))
+        one._stop = stopped
+        with pytest.raises(KeyboardInterrupt) if stopped else nullcontext():
+            one.run()
+        found.append(torch.rand(1))
+    assert torch.equal(torch.cat(found), expected)
 
 
 def test_the_weights_kept_are_the_moving_average(tmp_path):

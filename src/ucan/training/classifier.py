@@ -14,6 +14,7 @@ from ucan.errors import InvalidInput, TrainingError, first_line
 from ucan.models import Denoised, Ensemble, build_model, load_model
 from ucan.models.build import BuiltIn
 from ucan.models.weights import classifier_part, load_weights, read_weights
+from ucan.training.layers import own_draws
 from ucan.training.settings import TrainSettings
 
 
@@ -24,7 +25,7 @@ def build_classifier(settings: TrainSettings, shape: tuple[int, ...], num_classe
     model = _build(settings, shape, num_classes)
     if settings.denoiser is None:
         return model
-    with torch.random.fork_rng(devices=[]):
+    with own_draws():
         torch.manual_seed(settings.seed)
         make = functools.partial(Denoised.training_for, model, shape[0])
         denoised: Denoised = call("denoiser", make, settings.denoiser)
@@ -64,7 +65,7 @@ def _build(settings: TrainSettings, shape: tuple[int, ...], num_classes: int) ->
 def _network(settings: TrainSettings, shape: tuple[int, ...], num_classes: int, seed: int) -> nn.Module:
     if ":" not in settings.model:
         return build_model(settings.model, shape, num_classes, seed=seed)
-    with torch.random.fork_rng(devices=[]):  # the initial weights of a class depend on the seed
+    with own_draws():  # the initial weights of a class depend on the seed
         torch.manual_seed(seed)
         model = load_model(settings.model)
     if not isinstance(model, nn.Module):
