@@ -418,6 +418,12 @@ def test_a_size_of_arrays_is_refused(tmp_path: Path, name: str) -> None:
         load(tmp_path / name, size=8)
 
 
+@pytest.mark.parametrize("source", ["digits", "tests.test_data:PICTURES"])
+def test_a_size_of_data_that_cannot_be_resized_is_refused(source: str) -> None:
+    with pytest.raises(InvalidInput, match=f"pictures in files: the inputs of {source} keep their shape"):
+        load(source, size=16)
+
+
 def test_npz_without_labels_and_with_other_arrays(tmp_path: Path) -> None:
     big_endian = np.linspace(0, 1, 24).reshape(4, 6).astype(">f4")
     np.savez_compressed(tmp_path / "a.npz", x=big_endian)
