@@ -45,18 +45,9 @@ class RowAnswer:
 
     def words(self) -> str:
         """The answer in a sentence or two."""
-        said = f"No answer is certified: {self._reason()}." if self.reach is None else self.reach.words()
-        return f"{self.name}: {said}"
-
-    def _reason(self) -> str:
-        """That of an abstention, which numbers the classes from 0, with the name of the class that most votes chose."""
-        if not isinstance(self.outcome, Abstention):
-            return ""
-        votes = self.outcome.evidence.selection
-        chosen = None if votes is None or not any(votes) else votes.index(max(votes))
-        if chosen is None or not self.names or self.names[chosen] == str(chosen):
-            return self.outcome.reason
-        return f"{self.outcome.reason} (class {chosen}, counted from 0, is {self.names[chosen]})"
+        if isinstance(self.outcome, Abstention):
+            return f"{self.name}: No answer is certified: {self.outcome.reason_with(self.names)}."
+        return f"{self.name}: {'' if self.reach is None else self.reach.words()}"
 
 
 class SmoothedTable:
