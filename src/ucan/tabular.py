@@ -107,6 +107,7 @@ class SmoothedTable:
                     "table.at(index).certify(…), row by row."
                 )
         CertifyPlan(family=options.get("family", 1)).check_family(len(chosen))  # of all rows, whatever they hold
+        self.rows.refused(self.table, chosen)  # then a row that it refuses is an abstention, also if it is the first
         if budget is not None:
             options["budget"] = self.table.budget(as_amounts(budget, "--budget"))
         found: dict[int, Certificate | Abstention] = {}
