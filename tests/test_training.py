@@ -222,6 +222,15 @@ def test_momentum_is_torchs_own_without_nesterov(tmp_path):
         assert (group["momentum"], group["nesterov"], group["weight_decay"]) == (0.9, name == "sgd", 0.1)
 
 
+def test_adam_is_refused_where_its_smallest_number_is_0(tmp_path):
+    """In 16-true its first steps gave NaN, which ended the run at the end of the epoch with advice about lr."""
+    for kind, optimiser in (("isotropic", "adam"), ("dataset-wise", "sgd")):
+        with pytest.raises(InvalidInput, match=r"16-true.*Adam.*Set precision to 16-mixed"):
+            trainer(tmp_path / "run", precision="16-true", optimiser=optimiser, generator={"kind": kind})
+    plain = {"generator": {"kind": "isotropic"}, "variance_term": "none", "ema": 0.0}
+    trainer(tmp_path / "run", precision="16-true", optimiser="sgd", epochs=1, **plain).run()
+
+
 def test_a_drop_within_a_stopped_run_comes_when_it_would_have_come(tmp_path):
     chosen = {"schedule": "steps", "lr_drops": [1, 3], "optimiser": "momentum", "lr": 0.05}
     trainer(tmp_path / "whole", **chosen).run()

@@ -289,7 +289,7 @@ class Trainer:
         if not math.isfinite(means.get("loss", 0.0)):
             kept = f"the checkpoint in {self.folder} is kept" if self.resumable else "nothing was saved"
             raise TrainingError(
-                f"the loss became {means['loss']} in epoch {self.epoch + 1}, step {self.step}: {kept}. "
+                f"the loss became {means['loss']} in epoch {self.epoch + 1}, by step {self.step}: {kept}. "
                 "A lower lr, or a smaller variance_weight, usually helps: run it again with --set, in the same folder."
             )
         if self.on_progress is not None and self.rank == 0:
