@@ -110,7 +110,9 @@ def test_an_abstention_names_the_class_that_it_numbers():
     number = int(np.argmax(near.outcome.evidence.selection))
     assert near.words().endswith(f" (class {number}, counted from 0, is {(5, 7)[number]}).")
     assert "counted from 0" not in far.words() and far.answer is not None
-    assert in_words(near.outcome, 0, near.names) == [f"No claim: {near.words().partition('certified: ')[2]}"]  # in reports
+    assert in_words(near.outcome, 0, near.names) == [
+        f"No claim: {near.words().partition('certified: ')[2]}"
+    ]  # in reports
 
 
 # --- rows that a model refuses as they are ---
