@@ -1,5 +1,6 @@
 """Training: losses against hand-made cases, and runs that end the same however often they are killed."""
 
+import errno
 import itertools
 import json
 import math
@@ -1012,7 +1013,8 @@ def test_a_full_disk_is_said_and_the_earlier_checkpoint_is_kept(tmp_path, monkey
     (tmp_path / ".part").symlink_to("/dev/full")
     with monkeypatch.context() as patched:
         patched.setattr("ucan.storage._part", lambda _: tmp_path / ".part")
-        with pytest.raises(TrainingError, match=r"checkpoint.pt cannot be written .* check that there is space left"):
+        said = r"checkpoint.pt cannot be written .* check that there is space left.* checkpoint before it is kept"
+        with pytest.raises(StoreError, match=said):
             write_checkpoint(tmp_path, {"epoch": 2, "joint": torch.zeros(100_000)})
     assert torch.load(tmp_path / "checkpoint.pt", weights_only=True) == {"epoch": 1}
 
@@ -1020,8 +1022,40 @@ def test_a_full_disk_is_said_and_the_earlier_checkpoint_is_kept(tmp_path, monkey
         raise SafetensorError("I/O error: No space left on device (os error 28)")
 
     monkeypatch.setattr("ucan.training.checkpoint.save_file", full)
-    with pytest.raises(TrainingError, match=r"weights.safetensors cannot be written .* check that there is space left"):
+    with pytest.raises(StoreError, match=r"weights.safetensors cannot be written .* check that there is space left"):
         save_run(tmp_path, {"w": torch.zeros(100_000)})
+
+
+@pytest.mark.parametrize("writer", ["write_config", "Journal.append", "WriterLock", "torch.save"])
+def test_a_disk_that_is_full_before_the_first_checkpoint_is_said(tmp_path, monkeypatch, writer):
+    """It ended in "[Errno 28] No space left on device.", or in words about a checkpoint that was not there."""
+
+    def full(*_: object) -> None:
+        raise RuntimeError("enforce fail") if writer == "torch.save" else OSError(errno.ENOSPC, "No space left on device")
+
+    one = trainer(tmp_path / "run", epochs=1, dataset=few(64))
+    monkeypatch.setattr("torch.save" if writer == "torch.save" else f"ucan.training.{'loop' if writer == 'Journal.append' else 'checkpoint'}.{writer}", full)
+    with pytest.raises(StoreError, match=r"run.* cannot be written \(.*check that there is space.* Nothing was saved yet"):
+        one.run()
+    assert not (tmp_path / "run" / "config.toml").exists()
+    monkeypatch.undo()
+    trainer(tmp_path / "run", epochs=1, dataset=few(64)).run()
+
+
+def test_a_disk_that_is_full_does_not_mark_a_training_as_failed(tmp_path, monkeypatch):
+    """Resuming mends it; of a training that failed another attempt would move the folder away."""
+    save, saved = torch.save, []
+
+    def full_from_the_second_on(*args: object) -> None:
+        saved.append(args)
+        if len(saved) > 1:
+            raise RuntimeError("enforce fail")
+        save(*args)
+
+    with monkeypatch.context() as patched, pytest.raises(StoreError, match="checkpoint before it is kept"):
+        patched.setattr("torch.save", full_from_the_second_on)
+        trainer(tmp_path / "run", epochs=2, dataset=few(64)).run()
+    assert (tmp_path / "run" / "checkpoint.pt").exists() and not (tmp_path / "run" / "failed.txt").exists()
 
 
 def test_ctrl_c_on_the_command_line_ends_with_130_and_the_same_command_goes_on(tmp_path, monkeypatch):

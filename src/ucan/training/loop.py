@@ -37,6 +37,7 @@ from ucan.training.checkpoint import (
     save_run,
     weights_file,
     write_checkpoint,
+    writing,
 )
 from ucan.training.classifier import count_outputs, fastest_layout, load_start
 from ucan.training.joint import Exact, Joint
@@ -302,8 +303,9 @@ class Trainer:
         self.folder.mkdir(parents=True, exist_ok=True)
         about = {} if checked is None else checked.about()
         line = {"epoch": self.epoch, **means, **about, "seconds": seconds}
-        Journal(self.folder / METRICS).append(json.dumps(line))
-        self.board.add(self.epoch, means)
+        with writing(self.folder / METRICS):
+            Journal(self.folder / METRICS).append(json.dumps(line))
+            self.board.add(self.epoch, means)
 
     def _checkpoint_due(self) -> bool:
         """Whether to write one after this epoch: after every one, unless writing would take too much of the time."""
