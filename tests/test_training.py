@@ -1400,6 +1400,51 @@ def test_a_users_own_model_is_trained_saved_and_loaded(place):
     assert isinstance(result.exception, TrainingError) and "cannot be trained" in str(result.exception)
 
 
+class Tied(nn.Module):
+    """Two layers with one weight, as embeddings and outputs of language models have."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second, self.head = nn.Linear(64, 64), nn.Linear(64, 64), nn.Linear(64, 10)
+        self.second.weight = self.first.weight
+
+    def forward(self, x):
+        return self.head(self.second(self.first(x.flatten(1)).relu()).relu())
+
+
+def test_a_model_whose_layers_share_weights_is_saved(tmp_path):
+    """It was trained to the end, and then could not be written."""
+    one = trainer(tmp_path / "run", classifier=Tied(), epochs=1, ema=0.0)
+    one.run()
+    found = load_run(tmp_path / "run", Tied()).classifier
+    assert torch.equal(found.first.weight, found.second.weight)
+    assert torch.equal(found.first.weight, one.joint.classifier.first.weight)
+
+
+def test_a_model_without_a_weight_to_train_is_refused_before_the_first_step(tmp_path):
+    frozen = nn.Sequential(nn.Flatten(), nn.Linear(64, 10)).requires_grad_(False)
+    plain = {"generator": {"kind": "isotropic"}, "variance_term": "none"}
+    with pytest.raises(TrainingError, match=r"no weights to train: all of them are frozen \(requires_grad\)"):
+        trainer(tmp_path / "run", classifier=frozen, **plain)
+    trainer(tmp_path / "run", classifier=frozen, epochs=1).run()  # the noise is learned
+
+
+@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed", "64-true"])
+def test_weights_in_another_precision_are_refused_before_the_first_step(tmp_path, precision):
+    wide = nn.Sequential(nn.Flatten(), nn.Linear(64, 10)).double()
+    if precision == "64-true":
+        trainer(tmp_path / "run", classifier=wide, epochs=1, precision=precision).run()
+        return
+    with pytest.raises(TrainingError, match="fails with .*dtype.*weights are torch.float64, and precision"):
+        trainer(tmp_path / "run", classifier=wide, precision=precision)
+
+
+def test_labels_that_count_from_1_are_told(tmp_path):
+    x, labels = few().batch(range(64))
+    with pytest.warns(UserWarning, match=r"no input has the label 0, and the largest is 10: labels count from 0"):
+        trainer(tmp_path / "run", dataset=InMemory(x, labels + 1))
+
+
 UNFIT = {
     "too few outputs": (nn.Sequential(nn.Flatten(), nn.Linear(64, 4)), "has only 4 outputs"),
     "another input shape": (nn.Sequential(nn.Flatten(), nn.Linear(784, 10)), "mat1 and mat2"),

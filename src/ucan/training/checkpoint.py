@@ -212,7 +212,9 @@ def read_checkpoint(folder: Path) -> dict[str, Any] | None:
 def save_run(folder: Path, state: dict[str, torch.Tensor]) -> None:
     """Write the final weights atomically."""
     with writing(folder / WEIGHTS), whole(folder / WEIGHTS) as (part,):
-        save_file({name: t.detach().cpu().contiguous() for name, t in state.items()}, part)
+        # Copies, since layers may share weights, which safetensors does not write.
+        kept = {name: t.detach().to("cpu", copy=True).contiguous() for name, t in state.items()}
+        save_file(kept, part)
     (folder / FAILED).unlink(missing_ok=True)
 
 
