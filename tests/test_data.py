@@ -433,6 +433,11 @@ def test_a_size_of_arrays_is_refused(tmp_path: Path, name: str) -> None:
         load(tmp_path / name, size=8)
 
 
+def test_no_name_at_all_is_not_the_working_directory() -> None:
+    with pytest.raises(InvalidInput, match="the data have no name: give a name"):
+        load("")
+
+
 @pytest.mark.parametrize("source", ["digits", "tests.test_data:PICTURES"])
 def test_a_size_of_data_that_cannot_be_resized_is_refused(source: str) -> None:
     with pytest.raises(InvalidInput, match=f"pictures in files: the inputs of {source} keep their shape"):

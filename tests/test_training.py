@@ -1031,11 +1031,15 @@ def test_a_disk_that_is_full_before_the_first_checkpoint_is_said(tmp_path, monke
     """It ended in "[Errno 28] No space left on device.", or in words about a checkpoint that was not there."""
 
     def full(*_: object) -> None:
-        raise RuntimeError("enforce fail") if writer == "torch.save" else OSError(errno.ENOSPC, "No space left on device")
+        raise (
+            RuntimeError("enforce fail") if writer == "torch.save" else OSError(errno.ENOSPC, "No space left on device")
+        )
 
     one = trainer(tmp_path / "run", epochs=1, dataset=few(64))
-    monkeypatch.setattr("torch.save" if writer == "torch.save" else f"ucan.training.{'loop' if writer == 'Journal.append' else 'checkpoint'}.{writer}", full)
-    with pytest.raises(StoreError, match=r"run.* cannot be written \(.*check that there is space.* Nothing was saved yet"):
+    of = {"torch.save": "", "Journal.append": "ucan.training.loop."}.get(writer, "ucan.training.checkpoint.")
+    monkeypatch.setattr(of + writer, full)
+    said = r"run.* cannot be written \(.*check that there is space.* Nothing was saved yet"
+    with pytest.raises(StoreError, match=said):
         one.run()
     assert not (tmp_path / "run" / "config.toml").exists()
     monkeypatch.undo()
@@ -1435,7 +1439,7 @@ def test_weights_in_another_precision_are_refused_before_the_first_step(tmp_path
     if precision == "64-true":
         trainer(tmp_path / "run", classifier=wide, epochs=1, precision=precision).run()
         return
-    with pytest.raises(TrainingError, match="fails with .*dtype.*weights are torch.float64, and precision"):
+    with pytest.raises(TrainingError, match=r"fails with .*dtype.*weights are torch\.float64, and precision"):
         trainer(tmp_path / "run", classifier=wide, precision=precision)
 
 
@@ -1443,6 +1447,18 @@ def test_labels_that_count_from_1_are_told(tmp_path):
     x, labels = few().batch(range(64))
     with pytest.warns(UserWarning, match=r"no input has the label 0, and the largest is 10: labels count from 0"):
         trainer(tmp_path / "run", dataset=InMemory(x, labels + 1))
+
+
+def test_pictures_whose_channels_come_last_are_told(tmp_path):
+    pictures = InMemory(torch.rand(20, 16, 16, 3, generator=rng()), torch.arange(20) % 10)
+    with pytest.raises(ModelError, match=r"square pictures, got \(16, 16, 3\)\. Channels come first: .*transpose"):
+        build_classifier(TrainSettings(), pictures.event_shape, 10)
+    with pytest.warns(
+        UserWarning, match=r"inputs of shape \(16, 16, 3\) are taken for pictures of 16 channels.*transpose"
+    ):
+        trainer(
+            tmp_path / "run", dataset=pictures, model="resnet20", generator={"kind": "isotropic"}, variance_term="none"
+        )
 
 
 UNFIT = {

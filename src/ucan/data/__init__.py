@@ -49,6 +49,8 @@ def load(
     ``as_dataset`` accepts. A ``.tar`` file of WebDataset, a Parquet file with encoded pictures, or a folder of either is a
     set of pictures. ``unit`` is the unit of an array's inputs if they are not pixels in [0, 1].
     """
+    if source == "":  # as a path it would be the working directory
+        raise InvalidInput("the data have no name: give a name, a path, or package.module:dataset.")
     path, known_names = Path(source), READERS.names()
     offered = {"split": split, "size": size, "channels": channels}
     if isinstance(source, str) and is_known(source):

@@ -85,7 +85,9 @@ def _as_tensor(values: torch.Tensor | np.ndarray | Sequence[int], name: str, wha
     if isinstance(values, torch.Tensor):
         return values.detach()
     if np.ma.is_masked(values):
-        raise InvalidInput(f"{name}: some of the {what} are masked: leave these inputs out, or fill them in with .filled().")
+        raise InvalidInput(
+            f"{name}: some of the {what} are masked: leave these inputs out, or fill them in with .filled()."
+        )
     array = np.asarray(values)
     if array.dtype.kind not in "uif" or array.dtype.itemsize > 8:
         raise InvalidInput(f"{name}: {what} must be numbers, got an array of {array.dtype}{_as_numbers(array, what)}.")

@@ -235,7 +235,9 @@ def load_npz(path: str | Path, split: str | None = None, unit: str | None = None
                 y = _find_key(keys, ("y", "labels", "targets"), split)
                 images, labels = archive[x] if x else None, archive[y] if y else None
     except (OSError, ValueError, EOFError, KeyError, AttributeError, TypeError, BadZipFile, zlib.error) as error:
-        raise InvalidInput(f"{path} cannot be read as .npz ({error}): copy it again, or write it with numpy.savez.") from error
+        raise InvalidInput(
+            f"{path} cannot be read as .npz ({error}): copy it again, or write it with numpy.savez."
+        ) from error
     if split not in (None, *SPLITS) and split not in (x or "").split("_"):
         raise InvalidInput(
             f"{path} holds {', '.join(keys)}, but no split {split!r}: give a split that it has, or leave it out."

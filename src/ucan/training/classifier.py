@@ -15,6 +15,7 @@ from ucan.errors import InvalidInput, TrainingError, first_line
 from ucan.models import Denoised, Ensemble, build_model, load_model
 from ucan.models.build import BuiltIn
 from ucan.models.weights import classifier_part, load_weights, read_weights
+from ucan.readiness import TRANSPOSED, channels_last
 from ucan.training.layers import own_draws
 from ucan.training.settings import TrainSettings
 
@@ -86,12 +87,7 @@ def count_outputs(settings: TrainSettings, classifier: nn.Module, dataset: Label
     shape, classes = dataset.event_shape, dataset.num_classes
     if bool((dataset.labels < 0).any()):
         raise InvalidInput(f"{dataset.name} has inputs without a label: leave them out of the training set.")
-    if dataset.classes is None and int(dataset.labels.min()) > 0:
-        warnings.warn(
-            f"no input has the label 0, and the largest is {int(dataset.labels.max())}: labels count from 0. If yours count from "
-            "1, give labels - 1; otherwise the model has a class without inputs.",
-            stacklevel=3,
-        )
+    _tell_doubts(dataset)
     weight = next(classifier.parameters(), None)
     if weight is None:
         raise TrainingError(f"the model {name} has no weights to train.")
@@ -105,14 +101,34 @@ def count_outputs(settings: TrainSettings, classifier: nn.Module, dataset: Label
             logits = classifier.eval()(torch.zeros(2, *shape, dtype=wide, device=weight.device))
     except Exception as error:  # whatever a user's own model raises
         reason = first_line(error).rstrip(".")
-        other = "" if wide == weight.dtype else f" Its weights are {weight.dtype}, and precision is {settings.precision}."
-        raise TrainingError(f"{refused}: on a batch of two inputs it fails with “{reason}”.{other} Fix the model.") from error
+        other = (
+            "" if wide == weight.dtype else f" Its weights are {weight.dtype}, and precision is {settings.precision}."
+        )
+        raise TrainingError(
+            f"{refused}: on a batch of two inputs it fails with “{reason}”.{other} Fix the model."
+        ) from error
     if not isinstance(logits, torch.Tensor) or logits.ndim != 2 or len(logits) != 2:
         what = tuple(logits.shape) if isinstance(logits, torch.Tensor) else type(logits).__name__
         raise TrainingError(f"{refused}: on a batch of two inputs it returns {what} instead of logits (2, classes).")
     if logits.shape[1] < classes:
         raise TrainingError(f"{refused}: it has only {logits.shape[1]} outputs. Give it {classes}, one per class.")
     return logits.shape[1]
+
+
+def _tell_doubts(dataset: Labelled) -> None:
+    """Warn of data that can be trained on, and hardly mean what they say."""
+    shape = dataset.event_shape
+    if dataset.classes is None and int(dataset.labels.min()) > 0:
+        warnings.warn(
+            f"no input has the label 0, and the largest is {int(dataset.labels.max())}: labels count from 0. If yours count "
+            "from 1, give labels - 1; otherwise the model has a class without inputs.",
+            stacklevel=4,
+        )
+    if channels_last(shape):
+        warnings.warn(
+            f"inputs of shape {shape} are taken for pictures of {shape[0]} channels. {TRANSPOSED}",
+            stacklevel=4,
+        )
 
 
 def fastest_layout(classifier: nn.Module, shape: tuple[int, ...]) -> torch.memory_format:

@@ -30,7 +30,9 @@ def build_optimisers(settings: TrainSettings, joint: Joint) -> list[torch.optim.
     groups = [{"params": weights, "lr": settings.lr, "peak": settings.lr}]
     learned = [p for p in joint.generator.parameters() if p.requires_grad]
     if not weights and not learned:
-        raise TrainingError("the model has no weights to train: all of them are frozen (requires_grad), and the noise has none.")
+        raise TrainingError(
+            "the model has no weights to train: all of them are frozen (requires_grad), and so is the noise."
+        )
     if settings.precision == "16-true" and (settings.optimiser == "adam" or learned):
         # Its 1e-8 is 0 in 16 bits, and the mean square of small gradients, too: the first steps divide 0 by 0.
         raise InvalidInput(
