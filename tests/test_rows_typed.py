@@ -169,3 +169,11 @@ def test_a_row_on_which_the_model_breaks_is_named_before_any_work(tmp_path: Path
     with pytest.raises(ModelError, match=r"Pipeline fails on row 2 \(from 0\) of the table: KeyError: 'c'"):
         certify(job, tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_a_model_that_takes_the_target_is_told_so() -> None:
+    model, rows, train = jobs("cook")
+    with pytest.raises(InvalidInput, match=r"the model takes age, which is the target or the id: name another column"):
+        ucan.SmoothedTable(
+            model, ucan.Table({**rows, "pay": [1.0, 2.0, 3.5]}, target="age", train=train.assign(pay=train.age))
+        )
