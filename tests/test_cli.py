@@ -715,7 +715,10 @@ WRONG = {
     "precision": (("--precision", "fp8"), "fp8"),
     "size of an array": (("--size", "8"), "size (--size) is for pictures in files: the inputs of data.npz keep"),
     "channels of an array": (("--channels", "1"), "--size and --channels are for pictures in files, and data has none"),
-    "size by name": (("--data", "digits", "--size", "8"), "are for pictures in files, and digits-test has none"),
+    "size by name": (
+        ("--data", "digits", "--size", "8"),
+        "is for pictures in files: the inputs of digits keep their shape",
+    ),
     "channels": (("--data", "empty", "--channels", "2"), "channels must be 3 (RGB) or 1 (grey)"),
     "labels": (("--data", "labels.npz"), "label 7 at index 1, but the model has 2 classes"),
     "shape": (

@@ -16,7 +16,7 @@ import torch
 from PIL import Image
 from torch.utils.data import DataLoader
 
-from ucan.data import ImageFolder, InMemory, held_out, load
+from ucan.data import ImageFolder, InMemory, as_dataset, held_out, load
 from ucan.data.files import load_cifar10, load_digits, load_mnist, load_npz, read_idx
 from ucan.errors import InvalidInput, MissingExtra
 
@@ -81,11 +81,26 @@ def _with(value: float) -> torch.Tensor:
         (torch.zeros(0, 2), [], None, "non-empty"),
         (torch.zeros(4), [0] * 4, None, "non-empty"),
         (np.array([["a"]]), [0], None, "must be numbers"),
+        (np.zeros((4, 2), dtype="u2"), [0] * 4, None, "give bytes .* as uint8.*name their unit"),
+        (np.zeros((4, 2), dtype=bool), [0] * 4, None, r"array of bool: give 255 \* images.astype"),
+        (torch.zeros(4, 2), np.zeros(4, dtype=bool), None, r"array of bool: give labels.astype\(int\)"),
+        (np.zeros((4, 2), dtype=np.longdouble), [0] * 4, None, r"give .astype\(numpy.float64\)"),
+        (np.ma.masked_array(np.zeros((4, 2)), [[1, 0]] * 4), [0] * 4, None, "some of the images are masked"),
     ],
 )
 def test_wrong_arrays_are_refused(images: object, labels: object, classes: object, message: str) -> None:
     with pytest.raises(InvalidInput, match=message):
         InMemory(images, labels, classes)  # type: ignore[arg-type]
+
+
+def test_inputs_keep_no_gradients_of_where_they_come_from() -> None:
+    images, _ = InMemory(torch.rand(4, 2, requires_grad=True), [0] * 4).batch([0, 1])
+    assert not images.requires_grad
+
+
+def test_a_mapping_is_no_data_set() -> None:
+    with pytest.raises(InvalidInput, match=r"a mapping \(x, y\) is no data set: give the pair"):
+        as_dataset({"x": PICTURES, "y": LABELS})
 
 
 def test_held_out_parts_are_complete_disjoint_and_fixed_by_the_seed() -> None:
@@ -418,6 +433,17 @@ def test_a_size_of_arrays_is_refused(tmp_path: Path, name: str) -> None:
         load(tmp_path / name, size=8)
 
 
+def test_no_name_at_all_is_not_the_working_directory() -> None:
+    with pytest.raises(InvalidInput, match="the data have no name: give a name"):
+        load("")
+
+
+@pytest.mark.parametrize("source", ["digits", "tests.test_data:PICTURES"])
+def test_a_size_of_data_that_cannot_be_resized_is_refused(source: str) -> None:
+    with pytest.raises(InvalidInput, match=f"pictures in files: the inputs of {source} keep their shape"):
+        load(source, size=16)
+
+
 def test_npz_without_labels_and_with_other_arrays(tmp_path: Path) -> None:
     big_endian = np.linspace(0, 1, 24).reshape(4, 6).astype(">f4")
     np.savez_compressed(tmp_path / "a.npz", x=big_endian)
@@ -447,8 +473,9 @@ def test_damaged_and_pickled_npz_are_refused(tmp_path: Path) -> None:
     flipped[2000] ^= 0xFF
     for content in (b"", b"no archive", whole[:100], whole[: len(whole) // 2], bytes(flipped)):
         file.write_bytes(content)
-        with pytest.raises(InvalidInput, match=r"a\.npz cannot be read"):
+        with pytest.raises(InvalidInput, match=r"a\.npz cannot be read") as raised:
             load_npz(file)
+        assert "trust" not in str(raised.value)  # NumPy advises to trust a file that is no archive
     np.savez(file, x=np.array([{"a": 1}], dtype=object))
     with pytest.raises(InvalidInput, match=r"a\.npz cannot be read"):
         load_npz(file)

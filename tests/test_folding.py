@@ -1,11 +1,14 @@
 """Networks rewritten for a GPU answer as before; passes over the noise are compiled, or run as they are."""
 
 import copy
+from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils.parametrizations import weight_norm
 
+from ucan.backends import _folded
 from ucan.folding import folded
 from ucan.laws import ExpInf, Gaussian, Laplace, PowerLaw, Uniform
 from ucan.passes import Pass
@@ -130,6 +133,70 @@ def test_what_does_not_fit_the_pattern_stays():
 @pytest.mark.parametrize("model", (nn.Sequential(nn.Flatten(), nn.Linear(192, 2)), nn.Conv2d(3, 2, 3)))
 def test_a_network_without_batch_norm_is_not_folded(model):
     assert folded(model.eval(), model, torch.rand(2, 3, 8, 8)) is None
+
+
+class Computed(nn.Module):
+    """A block, then a convolution whose weights are computed, as weight norm does, and a sum of something with itself."""
+
+    def __init__(self, stride):
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8)
+        self.stem = weight_norm(nn.Conv2d(3, 8, 3, stride, 1))
+        self.other, self.other_norm = weight_norm(nn.Conv2d(8, 8, 3)), nn.BatchNorm2d(8)
+        self.last = nn.Conv2d(8, 5, 1)
+
+    def forward(self, x):
+        wide = self.norm(self.conv(x)).relu()
+        x = self.other_norm(self.other(wide)).relu().mean((2, 3)) + self.stem(x).relu().mean((2, 3))
+        twice = self.last(wide)
+        return (twice + twice).relu().mean((2, 3)) + x[:, :5]
+
+
+@pytest.mark.parametrize("stride", (1, 2))
+def test_a_convolution_with_computed_weights_stays_and_the_others_are_folded(stride):
+    """It left the whole network as it was; so did a sum of something with itself."""
+    made = calls(same(Computed(stride).eval(), (3, 16, 16)))
+    assert made.count(RELU) == 1 and made.count("aten.batch_norm.default") == 1 and ADD not in made
+
+
+def test_a_network_that_cannot_be_exported_is_not_folded():
+    class Branching(nn.Module):
+        def forward(self, x):
+            return x.mean((2, 3)) if x.sum() > 0 else -x.mean((2, 3))
+
+    assert folded(Branching(), Branching(), torch.rand(2, 3, 8, 8)) is None
+
+
+def as_on_a_gpu(monkeypatch, function):
+    """What the compiling backends run where ``folded`` is this function."""
+    monkeypatch.setattr("ucan.folding.folded", function)
+    ready = SimpleNamespace(is_cuda=True, dtype=torch.bfloat16, ndim=4)
+    return _folded(TWIN, TWIN, ready, "compile")
+
+
+TWIN = nn.Conv2d(3, 2, 3)
+
+
+def test_a_fault_in_folding_is_told_and_the_network_runs_as_it_is(monkeypatch):
+    def faulty(*_):
+        raise KeyError("weight")
+
+    with pytest.warns(RuntimeWarning, match=r"could not be folded \(KeyError: 'weight'\)"):
+        assert as_on_a_gpu(monkeypatch, faulty) is TWIN
+
+
+def test_a_folded_network_without_kernels_is_run_as_it_is_and_other_errors_are_not_hidden(monkeypatch):
+    def failing(error):
+        def run(_):
+            raise error
+
+        return lambda *_: run
+
+    assert as_on_a_gpu(monkeypatch, failing(RuntimeError("no engine to execute this"))) is TWIN
+    assert as_on_a_gpu(monkeypatch, lambda *_: None) is TWIN
+    for error in (torch.OutOfMemoryError("full"), TypeError("a fault")):
+        with pytest.raises(type(error)):
+            as_on_a_gpu(monkeypatch, failing(error))
 
 
 # --- passes ---

@@ -240,6 +240,32 @@ def test_weights_round_trip(tmp_path: Path, kind: str) -> None:
     assert torch.equal(model(x), trained(x)) and not torch.equal(model(x), build_model("cnn", (3, 8, 8)).eval()(x))
 
 
+@pytest.mark.parametrize("before", ["_orig_mod.", "module._orig_mod.", "_orig_mod.module.", "model.", "net._orig_mod."])
+@pytest.mark.parametrize("alone", [False, True])
+def test_weights_of_a_wrapped_model_fit_the_model(tmp_path: Path, before: str, alone: bool) -> None:
+    """As torch.compile, DataParallel and Lightning save them."""
+    trained = build_model("cnn", (3, 8, 8), seed=1).eval()
+    state = (trained.network if alone else trained).state_dict()
+    torch.save({before + name: value for name, value in state.items()}, tmp_path / "w.pt")
+    model, x = load_model("cnn", tmp_path / "w.pt", 10, event_shape=(3, 8, 8)), _rand(4, 3, 8, 8)
+    assert torch.equal(model(x), trained(x))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # PyTorch's own, of its compiler
+def test_weights_of_a_compiled_part_fit_and_a_compiled_model_takes_both(tmp_path: Path) -> None:
+    parts = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 2))
+    names = {"1._orig_mod.weight": torch.ones(2, 4), "1._orig_mod.bias": torch.ones(2)}
+    torch.save(names, tmp_path / "w.pt")
+    load_weights(parts, tmp_path / "w.pt")
+    assert bool((parts[1].weight == 1).all())
+    torch.save({"1.weight": torch.zeros(2, 4), "1.bias": torch.zeros(2)}, tmp_path / "w.pt")
+    load_weights(torch.compile(parts), tmp_path / "w.pt")
+    assert bool((parts[1].weight == 0).all())
+    torch.save({"other.1.weight": torch.zeros(2, 4), "other.2.bias": torch.zeros(2)}, tmp_path / "w.pt")
+    with pytest.raises(ModelError, match=r"unexpected \(other.1.weight, other.2.bias\)"):
+        load_weights(torch.nn.Linear(4, 2), tmp_path / "w.pt")  # in the names that the file has
+
+
 def test_weights_that_do_not_fit(tmp_path: Path) -> None:
     file = tmp_path / "w.safetensors"
     state = build_model("cnn", (1, 8, 8), 5).network.state_dict()

@@ -446,6 +446,10 @@ def test_votes_of_many_classes_show_the_largest():
     ET.fromstring(votes_chart((3, 4), None, -1))
 
 
+def test_a_chart_without_any_valid_vote_says_so():
+    assert "Votes by class. None is valid." in votes_chart((0, 0), None, 1)
+
+
 def test_votes_have_the_names_of_the_classes():
     svg = votes_chart((3, 40, 1), 1, 1, names=("no", "a <very> long name indeed", "yes"))
     below = [text.text for text in ET.fromstring(svg).iter("{http://www.w3.org/2000/svg}text")]

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
+from sklearn.compose import make_column_transformer
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import FunctionTransformer
+from sklearn.preprocessing import FunctionTransformer, OneHotEncoder
 from sklearn.tree import DecisionTreeClassifier
 
 import ucan
 from ucan.errors import InvalidInput, ModelError
+from ucan.report.gallery import in_words
+from ucan.runs.certify import CertifyJob, certify
+from ucan.runs.progress import Progress
 
 KINDS = ("bird", "cat", "dog")
 
@@ -103,3 +110,70 @@ def test_an_abstention_names_the_class_that_it_numbers():
     number = int(np.argmax(near.outcome.evidence.selection))
     assert near.words().endswith(f" (class {number}, counted from 0, is {(5, 7)[number]}).")
     assert "counted from 0" not in far.words() and far.answer is not None
+    assert in_words(near.outcome, 0, near.names) == [
+        f"No claim: {near.words().partition('certified: ')[2]}"
+    ]  # in reports
+
+
+# --- rows that a model refuses as they are ---
+
+
+@dataclass
+class Kept(Progress):
+    """Keeps the warnings of a job."""
+
+    warnings: list[str] = field(default_factory=list)
+
+    def warn(self, line: str) -> None:
+        self.warnings.append(line)
+
+
+def jobs(first: str = "pilot") -> tuple[Any, dict[str, list[Any]], pd.DataFrame]:
+    """A pipeline that knows three jobs, and rows of which the first has another one."""
+    train = pd.DataFrame({"age": np.linspace(20, 70, 90), "job": ["clerk", "cook", "nurse"] * 30})
+    coded = make_column_transformer((OneHotEncoder(), ["job"]), ("passthrough", ["age"]))
+    model = make_pipeline(coded, LogisticRegression(max_iter=1000)).fit(train, train.age > 45)
+    return model, {"age": [30.0, 25.0, 60.0], "job": [first, "cook", "clerk"]}, train
+
+
+def test_a_row_that_the_model_refuses_first_keeps_no_other_from_its_answer() -> None:
+    model, rows, train = jobs()
+    table = ucan.Table(rows, train=train)
+    refused, *others = ucan.SmoothedTable(model, table, sigma="age=2").certify(n0=10, n=60)
+    assert refused.answer is None and refused.outcome.evidence.invalid == 60
+    assert [other.answer for other in others] == ["False", "True"]
+    with pytest.raises(ModelError, match=r"LogisticRegression|Pipeline cannot answer these rows: .*Found unknown cat"):
+        ucan.SmoothedTable(model, table, sigma="age=2").certify([0], n0=10, n=60)
+
+
+def test_rows_that_the_model_refuses_are_named_before_any_work(tmp_path: Path) -> None:
+    model, rows, train = jobs()
+    job = CertifyJob(model=model, data=rows, train=train, sigma="age=2", n0=10, n=60, model_id="jobs")
+    told = Kept()
+    certify(job, tmp_path / "run", told)
+    assert any(
+        re.search(r"refuses 1 of 3 rows .* row 0 \(from 0\): ValueError: Found unknown categories \['pilot'\]", one)
+        for one in told.warnings
+    )
+    model, rows, train = jobs("cook")
+    certify(replace(job, data=rows), tmp_path / "other", told := Kept())
+    assert not any("refuses" in one for one in told.warnings)
+
+
+def test_a_row_on_which_the_model_breaks_is_named_before_any_work(tmp_path: Path) -> None:
+    coded = FunctionTransformer(lambda x: np.array([[{"a": 0, "b": 1}[g], n] for g, n in x.to_numpy()]))
+    train = pd.DataFrame({"g": ["a", "b"] * 30, "n": np.linspace(-1, 1, 60)})
+    model = make_pipeline(coded, LogisticRegression()).fit(train, train.n > 0)
+    rows = {"g": ["a", "b", "c"], "n": [0.5, -0.5, 0.2]}
+    job = CertifyJob(model=model, data=rows, train=train, sigma="n=0.2", n0=10, n=60, model_id="coded")
+    with pytest.raises(ModelError, match=r"Pipeline fails on row 2 \(from 0\) of the table: KeyError: 'c'"):
+        certify(job, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_model_that_takes_the_target_is_told_so() -> None:
+    model, rows, train = jobs("cook")
+    with pytest.raises(InvalidInput, match=r"the model takes age, which is the target or the id: name another column"):
+        ucan.SmoothedTable(
+            model, ucan.Table({**rows, "pay": [1.0, 2.0, 3.5]}, target="age", train=train.assign(pay=train.age))
+        )

@@ -1,5 +1,6 @@
 """Training: losses against hand-made cases, and runs that end the same however often they are killed."""
 
+import errno
 import itertools
 import json
 import math
@@ -12,6 +13,7 @@ import subprocess
 import sys
 import textwrap
 import tomllib
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -219,6 +221,15 @@ def test_momentum_is_torchs_own_without_nesterov(tmp_path):
     for name, optimiser in made.items():
         (group,) = optimiser.param_groups
         assert (group["momentum"], group["nesterov"], group["weight_decay"]) == (0.9, name == "sgd", 0.1)
+
+
+def test_adam_is_refused_where_its_smallest_number_is_0(tmp_path):
+    """In 16-true its first steps gave NaN, which ended the run at the end of the epoch with advice about lr."""
+    for kind, optimiser in (("isotropic", "adam"), ("dataset-wise", "sgd")):
+        with pytest.raises(InvalidInput, match=r"16-true.*Adam.*Set precision to 16-mixed"):
+            trainer(tmp_path / "run", precision="16-true", optimiser=optimiser, generator={"kind": kind})
+    plain = {"generator": {"kind": "isotropic"}, "variance_term": "none", "ema": 0.0}
+    trainer(tmp_path / "run", precision="16-true", optimiser="sgd", epochs=1, **plain).run()
 
 
 def test_a_drop_within_a_stopped_run_comes_when_it_would_have_come(tmp_path):
@@ -744,6 +755,21 @@ def test_a_run_is_repeated_bit_for_bit_whatever_the_global_state(uninterrupted, 
     assert not same(weights(tmp_path / "other"), weights(uninterrupted[0]))
 
 
+def test_a_training_leaves_the_random_numbers_of_its_process_as_they_were(tmp_path):
+    torch.manual_seed(1234)
+    expected = torch.rand(6)
+    torch.manual_seed(1234)
+    found = [torch.rand(2)]
+    for stopped in (True, False):  # the second one resumes
+        one = trainer(tmp_path / "run", epochs=1)
+        found.append(torch.rand(1))
+        one._stop = stopped
+        with pytest.raises(KeyboardInterrupt) if stopped else nullcontext():
+            one.run()
+        found.append(torch.rand(1))
+    assert torch.equal(torch.cat(found), expected)
+
+
 def test_the_weights_kept_are_the_moving_average(tmp_path):
     one = trainer(tmp_path / "run", epochs=1, ema=0.5, dataset=few(64))  # a single step
     start = {k: v.clone() for k, v in one.joint.state_dict().items()}
@@ -987,7 +1013,8 @@ def test_a_full_disk_is_said_and_the_earlier_checkpoint_is_kept(tmp_path, monkey
     (tmp_path / ".part").symlink_to("/dev/full")
     with monkeypatch.context() as patched:
         patched.setattr("ucan.storage._part", lambda _: tmp_path / ".part")
-        with pytest.raises(TrainingError, match=r"checkpoint.pt cannot be written .* check that there is space left"):
+        said = r"checkpoint.pt cannot be written .* check that there is space left.* checkpoint before it is kept"
+        with pytest.raises(StoreError, match=said):
             write_checkpoint(tmp_path, {"epoch": 2, "joint": torch.zeros(100_000)})
     assert torch.load(tmp_path / "checkpoint.pt", weights_only=True) == {"epoch": 1}
 
@@ -995,8 +1022,44 @@ def test_a_full_disk_is_said_and_the_earlier_checkpoint_is_kept(tmp_path, monkey
         raise SafetensorError("I/O error: No space left on device (os error 28)")
 
     monkeypatch.setattr("ucan.training.checkpoint.save_file", full)
-    with pytest.raises(TrainingError, match=r"weights.safetensors cannot be written .* check that there is space left"):
+    with pytest.raises(StoreError, match=r"weights.safetensors cannot be written .* check that there is space left"):
         save_run(tmp_path, {"w": torch.zeros(100_000)})
+
+
+@pytest.mark.parametrize("writer", ["write_config", "Journal.append", "WriterLock", "torch.save"])
+def test_a_disk_that_is_full_before_the_first_checkpoint_is_said(tmp_path, monkeypatch, writer):
+    """It ended in "[Errno 28] No space left on device.", or in words about a checkpoint that was not there."""
+
+    def full(*_: object) -> None:
+        raise (
+            RuntimeError("enforce fail") if writer == "torch.save" else OSError(errno.ENOSPC, "No space left on device")
+        )
+
+    one = trainer(tmp_path / "run", epochs=1, dataset=few(64))
+    of = {"torch.save": "", "Journal.append": "ucan.training.loop."}.get(writer, "ucan.training.checkpoint.")
+    monkeypatch.setattr(of + writer, full)
+    said = r"run.* cannot be written \(.*check that there is space.* Nothing was saved yet"
+    with pytest.raises(StoreError, match=said):
+        one.run()
+    assert not (tmp_path / "run" / "config.toml").exists()
+    monkeypatch.undo()
+    trainer(tmp_path / "run", epochs=1, dataset=few(64)).run()
+
+
+def test_a_disk_that_is_full_does_not_mark_a_training_as_failed(tmp_path, monkeypatch):
+    """Resuming mends it; of a training that failed another attempt would move the folder away."""
+    save, saved = torch.save, []
+
+    def full_from_the_second_on(*args: object) -> None:
+        saved.append(args)
+        if len(saved) > 1:
+            raise RuntimeError("enforce fail")
+        save(*args)
+
+    with monkeypatch.context() as patched, pytest.raises(StoreError, match="checkpoint before it is kept"):
+        patched.setattr("torch.save", full_from_the_second_on)
+        trainer(tmp_path / "run", epochs=2, dataset=few(64)).run()
+    assert (tmp_path / "run" / "checkpoint.pt").exists() and not (tmp_path / "run" / "failed.txt").exists()
 
 
 def test_ctrl_c_on_the_command_line_ends_with_130_and_the_same_command_goes_on(tmp_path, monkeypatch):
@@ -1339,6 +1402,63 @@ def test_a_users_own_model_is_trained_saved_and_loaded(place):
     assert int(state["layers.2.num_batches_tracked"]) > 0
     result = CliRunner().invoke(app, ["train", "digits-isotropic", "--set", "model=own_net:function", "-o", "other"])
     assert isinstance(result.exception, TrainingError) and "cannot be trained" in str(result.exception)
+
+
+class Tied(nn.Module):
+    """Two layers with one weight, as embeddings and outputs of language models have."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second, self.head = nn.Linear(64, 64), nn.Linear(64, 64), nn.Linear(64, 10)
+        self.second.weight = self.first.weight
+
+    def forward(self, x):
+        return self.head(self.second(self.first(x.flatten(1)).relu()).relu())
+
+
+def test_a_model_whose_layers_share_weights_is_saved(tmp_path):
+    """It was trained to the end, and then could not be written."""
+    one = trainer(tmp_path / "run", classifier=Tied(), epochs=1, ema=0.0)
+    one.run()
+    found = load_run(tmp_path / "run", Tied()).classifier
+    assert torch.equal(found.first.weight, found.second.weight)
+    assert torch.equal(found.first.weight, one.joint.classifier.first.weight)
+
+
+def test_a_model_without_a_weight_to_train_is_refused_before_the_first_step(tmp_path):
+    frozen = nn.Sequential(nn.Flatten(), nn.Linear(64, 10)).requires_grad_(False)
+    plain = {"generator": {"kind": "isotropic"}, "variance_term": "none"}
+    with pytest.raises(TrainingError, match=r"no weights to train: all of them are frozen \(requires_grad\)"):
+        trainer(tmp_path / "run", classifier=frozen, **plain)
+    trainer(tmp_path / "run", classifier=frozen, epochs=1).run()  # the noise is learned
+
+
+@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed", "64-true"])
+def test_weights_in_another_precision_are_refused_before_the_first_step(tmp_path, precision):
+    wide = nn.Sequential(nn.Flatten(), nn.Linear(64, 10)).double()
+    if precision == "64-true":
+        trainer(tmp_path / "run", classifier=wide, epochs=1, precision=precision).run()
+        return
+    with pytest.raises(TrainingError, match=r"fails with .*dtype.*weights are torch\.float64, and precision"):
+        trainer(tmp_path / "run", classifier=wide, precision=precision)
+
+
+def test_labels_that_count_from_1_are_told(tmp_path):
+    x, labels = few().batch(range(64))
+    with pytest.warns(UserWarning, match=r"no input has the label 0, and the largest is 10: labels count from 0"):
+        trainer(tmp_path / "run", dataset=InMemory(x, labels + 1))
+
+
+def test_pictures_whose_channels_come_last_are_told(tmp_path):
+    pictures = InMemory(torch.rand(20, 16, 16, 3, generator=rng()), torch.arange(20) % 10)
+    with pytest.raises(ModelError, match=r"square pictures, got \(16, 16, 3\)\. Channels come first: .*transpose"):
+        build_classifier(TrainSettings(), pictures.event_shape, 10)
+    with pytest.warns(
+        UserWarning, match=r"inputs of shape \(16, 16, 3\) are taken for pictures of 16 channels.*transpose"
+    ):
+        trainer(
+            tmp_path / "run", dataset=pictures, model="resnet20", generator={"kind": "isotropic"}, variance_term="none"
+        )
 
 
 UNFIT = {

@@ -17,7 +17,7 @@ from torch import nn
 
 from ucan.choices import BACKENDS, check_choice
 from ucan.choices import PRECISIONS as PRECISIONS
-from ucan.errors import InvalidInput, ModelError, first_line
+from ucan.errors import InvalidInput, ModelError, first_line, in_one_line
 from ucan.passes import recorded
 from ucan.runtimes import RUNTIMES, check_usable, installed, loaded
 from ucan.votes import Classifier, Form, matmul_in
@@ -189,14 +189,26 @@ def _folded(twin: nn.Module, model: nn.Module, ready: torch.Tensor, kind: str) -
 
     try:
         found = folded(twin, model, ready, NARROW if kind == "tuned" else 0)
-        if found is not None:
-            with torch.inference_mode():
-                found(ready)
-        return found or twin
     except torch.OutOfMemoryError:
         raise
-    except Exception:  # a network that cannot be exported, or that cuDNN has no kernels for, is compiled as it is
+    except Exception as error:  # a fault of folding itself: the answers are right without it
+        warnings.warn(
+            f"the model could not be folded ({in_one_line(error)}), and is compiled as it is: votes are right, and slower. "
+            "Please report this, with the model.",
+            RuntimeWarning,
+            stacklevel=2,
+        )
         return twin
+    if found is None:
+        return twin
+    try:
+        with torch.inference_mode():
+            found(ready)
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError:  # cuDNN has no kernels for these convolutions
+        return twin
+    return found
 
 
 def _compiled(vote: Vote, options: dict[str, bool | int]) -> Vote:

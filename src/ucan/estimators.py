@@ -17,6 +17,8 @@ from ucan.fingerprint import identity
 
 # A row that an estimator cannot answer: a vote for no class.
 NO_CLASS = -1
+# With these errors an estimator refuses a row; with others it is broken.
+REFUSALS = (ValueError, ArithmeticError)
 
 
 def label_name(value: Any) -> str:
@@ -79,11 +81,11 @@ class Estimator(ABC):
 
     def _found(self, rows: Any, start: int, end: int) -> np.ndarray:
         """The answers to rows start … end; those among them that are refused are found by halving."""
-        part = rows[start:end] if isinstance(rows, np.ndarray) else rows.iloc[start:end]
+        part = _rows(rows, start, end)
         try:
             with np.errstate(all="ignore"):  # what noise makes of a logarithm is no news, and invalid votes are counted
                 return self.numbers(part).astype(np.int64)
-        except (ValueError, ArithmeticError) as error:
+        except REFUSALS as error:
             if not self._has_answered:
                 raise ModelError(
                     f"{type(self.model).__name__} cannot answer these rows: {in_one_line(error)}"
@@ -92,6 +94,20 @@ class Estimator(ABC):
                 return np.full(1, NO_CLASS)
             middle = (start + end) // 2
             return np.concatenate([self._found(rows, start, middle), self._found(rows, middle, end)])
+
+    def unanswered(self, rows: Any) -> dict[int, Exception]:
+        """The rows of an array or a frame that it does not answer, by their place, each with the error that says why."""
+        try:
+            with np.errstate(all="ignore"):
+                self.numbers(rows)
+        except Exception as error:  # whatever the user's model raises
+            if len(rows) == 1:
+                return {0: error}
+            half = len(rows) // 2
+            later = self.unanswered(_rows(rows, half, len(rows)))
+            return self.unanswered(_rows(rows, 0, half)) | {half + place: why for place, why in later.items()}
+        self._has_answered = True
+        return {}
 
     def __getstate__(self) -> dict[str, Any]:
         """Without the mark that it has answered: that is no part of the model."""
@@ -197,6 +213,11 @@ def framed(names: Sequence[str], columns: Sequence[Any]) -> Any:
     except ImportError as error:
         raise ModelError("this model takes columns by name, which needs pandas: pip install pandas.") from error
     return pandas.DataFrame(dict(zip(names, columns, strict=True)))
+
+
+def _rows(rows: Any, start: int, end: int) -> Any:
+    """Rows start … end of an array or a frame."""
+    return rows[start:end] if isinstance(rows, np.ndarray) else rows.iloc[start:end]
 
 
 def _feature_names(model: Any) -> list[str] | None:

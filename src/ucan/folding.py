@@ -6,7 +6,7 @@
 - A first convolution of few channels with a stride becomes one of many channels without: neighbouring pixels become
   channels. With three channels most of a matrix unit would multiply zeros.
 
-What is rewritten is the graph that ``torch.export`` finds; a network that it does not understand cannot be folded.
+What is rewritten is the graph that ``torch.export`` finds; a network that it does not understand is not folded.
 """
 
 from __future__ import annotations
@@ -68,14 +68,20 @@ def _(x, weight, bias, stride, padding, other):  # type: ignore[no-untyped-def]
 
 
 def folded(twin: nn.Module, source: nn.Module, example: torch.Tensor, narrow: int = 0) -> nn.Module | None:
-    """A network that answers batches of the example's shape as ``twin`` does; None where there is nothing to fold.
+    """A network that answers batches of the example's shape as ``twin`` does; None where there is nothing to fold, or where
+    ``torch.export`` cannot follow the network.
 
     ``source`` is the network with the weights as they were before they were rounded to the twin's precision. Convolutions
     with no more than ``narrow`` channels on either side stay convolutions, for a compiler that knows better kernels.
     """
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the exporter's own, about itself
-        exported = torch.export.export(twin, (example,)).module()
+        try:
+            exported = torch.export.export(twin, (example,)).module()
+        except torch.OutOfMemoryError:
+            raise
+        except Exception:  # the exporter's errors have no common kind, and the network's own code may raise any
+            return None
         for node in list(exported.graph.nodes):  # checks of the input's shape, which is always the example's
             if node.op == "call_module" and not node.users:
                 exported.graph.erase_node(node)
@@ -140,8 +146,8 @@ class _Folding:
         for node in list(self.graph.nodes):
             if node.target is not A.batch_norm.default or node.args[5]:
                 continue
-            conv = _Convolution.of(node.args[0])
-            if conv is None or not conv.alone or None in node.args[1:5]:
+            conv = self.convolution(node.args[0])
+            if conv is None or not conv.alone or not all(map(self.known, node.args[1:5])):
                 continue
             gamma, beta, mean, var = (self.value(each) for each in node.args[1:5])
             factor = gamma / (var + node.args[7]).sqrt()
@@ -154,7 +160,7 @@ class _Folding:
     def narrow_inputs(self) -> None:
         """Turn convolutions of few channels with a stride into convolutions of more channels without one."""
         for node in list(self.graph.nodes):
-            conv = _Convolution.of(node)
+            conv = self.convolution(node)
             if conv is None or conv.bias is None or conv.stride[0] != conv.stride[1] or conv.stride[0] == 1:
                 continue
             weight = self.value(conv.weight)
@@ -205,7 +211,7 @@ class _Folding:
                 self.put(node, torch.ops.ucan.conv_relu.default, arguments)
             elif before.target in ADD and len(before.users) == 1 and len(before.args) == 2 and not before.kwargs:
                 pair = [each for each in map(self.fusible, before.args) if each is not None]
-                if pair and _same_shape(*before.args):
+                if pair and before.args[0] is not before.args[1] and _same_shape(*before.args):
                     last = max(pair, key=lambda each: order.get(each.node, 0))
                     self.join(node, last, next(each for each in before.args if each is not last.node))
 
@@ -225,13 +231,24 @@ class _Folding:
 
     def fusible(self, node: object) -> _Convolution | None:
         """A convolution with a bias, wide enough, whose result goes to one place only."""
-        conv = _Convolution.of(node)
+        conv = self.convolution(node)
         if conv is None or not conv.alone or conv.bias is None:
             return None
         outputs, inputs = self.value(conv.weight).shape[:2]
         return conv if max(outputs, inputs) > self.narrow else None
 
     # --- nodes and constants ---
+
+    def convolution(self, node: object) -> _Convolution | None:
+        """A convolution with the network's own weights; None for one that computes them first, as weight norm does."""
+        conv = _Convolution.of(node)
+        if conv is None or not self.known(conv.weight) or not (conv.bias is None or self.known(conv.bias)):
+            return None
+        return conv
+
+    def known(self, node: object) -> bool:
+        """Whether this is a constant of the graph."""
+        return isinstance(node, fx.Node) and node.op == "get_attr" and str(node.target) in self.exact
 
     def value(self, node: object) -> torch.Tensor:
         """A constant of the graph in float64, as exact as it is known."""

@@ -37,6 +37,7 @@ SHOWN = 2.0**-8
 COPIES = 64
 # The numbers of channels that pictures have.
 CHANNELS = (1, 3, 4)
+TRANSPOSED = "Channels come first: x.permute(0, 3, 1, 2) in PyTorch, x.transpose(0, 3, 1, 2) in NumPy."
 
 
 class Readiness:
@@ -218,6 +219,11 @@ def cannot_answer(x: torch.Tensor, error: Exception) -> ModelError:
     )
 
 
+def channels_last(event: tuple[int, ...]) -> bool:
+    """Whether an input of this shape looks like a picture whose channels come last."""
+    return len(event) == 3 and event[-1] in CHANNELS and event[0] not in CHANNELS
+
+
 def _reshaped(event: tuple[int, ...]) -> str:
     """How inputs of this shape may have been meant, as the end of a message."""
     if len(event) == 1:
@@ -227,6 +233,6 @@ def _reshaped(event: tuple[int, ...]) -> str:
             ": the first dimension is that of the batch, so one input is given as x[None], and pictures without channels as "
             "x[:, None]."
         )
-    if len(event) == 3 and event[-1] in CHANNELS and event[0] not in CHANNELS:
-        return ". Channels come first: x.permute(0, 3, 1, 2) in PyTorch, x.transpose(0, 3, 1, 2) in NumPy."
+    if channels_last(event):
+        return f". {TRANSPOSED}"
     return ". (On the command line, --size and --channels change the shape of a folder's pictures.)"

@@ -45,18 +45,9 @@ class RowAnswer:
 
     def words(self) -> str:
         """The answer in a sentence or two."""
-        said = f"No answer is certified: {self._reason()}." if self.reach is None else self.reach.words()
-        return f"{self.name}: {said}"
-
-    def _reason(self) -> str:
-        """That of an abstention, which numbers the classes from 0, with the name of the class that most votes chose."""
-        if not isinstance(self.outcome, Abstention):
-            return ""
-        votes = self.outcome.evidence.selection
-        chosen = None if votes is None or not any(votes) else votes.index(max(votes))
-        if chosen is None or not self.names or self.names[chosen] == str(chosen):
-            return self.outcome.reason
-        return f"{self.outcome.reason} (class {chosen}, counted from 0, is {self.names[chosen]})"
+        if isinstance(self.outcome, Abstention):
+            return f"{self.name}: No answer is certified: {self.outcome.reason_with(self.names)}."
+        return f"{self.name}: {'' if self.reach is None else self.reach.words()}"
 
 
 class SmoothedTable:
@@ -116,6 +107,7 @@ class SmoothedTable:
                     "table.at(index).certify(…), row by row."
                 )
         CertifyPlan(family=options.get("family", 1)).check_family(len(chosen))  # of all rows, whatever they hold
+        self.rows.refused(self.table, chosen)  # then a row that it refuses is an abstention, also if it is the first
         if budget is not None:
             options["budget"] = self.table.budget(as_amounts(budget, "--budget"))
         found: dict[int, Certificate | Abstention] = {}

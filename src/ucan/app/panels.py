@@ -100,7 +100,7 @@ def outcome(session: Session, result: Certificate | Abstention, label: int) -> M
 
 def abstention(session: Session, result: Abstention) -> Markup:
     """Why there is no certificate."""
-    return _PANELS.abstention(result.reason, thing(session))
+    return _PANELS.abstention(result.reason_with(session.class_names), thing(session))
 
 
 def settings(session: Session, result: Certificate | Abstention) -> Markup:

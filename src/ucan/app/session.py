@@ -136,7 +136,12 @@ class Session:
 
     def class_name(self, number: int) -> str:
         """What the data set calls a class, or else its number."""
-        return class_name(number, () if self.dataset is None else self.dataset.classes or ())
+        return class_name(number, self.class_names)
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """What the data set calls the classes, in their order; empty if it has no names for them."""
+        return () if self.dataset is None else tuple(self.dataset.classes or ())
 
     def item(self, number: int) -> tuple[torch.Tensor, int]:
         """One input of the run's data (1, *event), and its label (−1 if unknown)."""

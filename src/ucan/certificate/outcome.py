@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from numbers import Real
 from pathlib import Path
@@ -159,6 +159,14 @@ class Abstention(Outcome):
     def __str__(self) -> str:
         """The reason in one line."""
         return f"abstained: {self.reason}"
+
+    def reason_with(self, names: Sequence[str]) -> str:
+        """The reason, which numbers the classes from 0, with the name of the class that most votes chose."""
+        votes = self.evidence.selection
+        chosen = votes.index(max(votes)) if votes is not None and any(votes) else len(names)
+        if chosen >= len(names) or names[chosen] in ("", str(chosen)):
+            return self.reason
+        return f"{self.reason} (class {chosen}, counted from 0, is {names[chosen]})"
 
     def to_dict(self, folder: str | Path | None = None) -> dict[str, Any]:
         """Plain JSON values."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,8 @@ def load(
     ``as_dataset`` accepts. A ``.tar`` file of WebDataset, a Parquet file with encoded pictures, or a folder of either is a
     set of pictures. ``unit`` is the unit of an array's inputs if they are not pixels in [0, 1].
     """
+    if source == "":  # as a path it would be the working directory
+        raise InvalidInput("the data have no name: give a name, a path, or package.module:dataset.")
     path, known_names = Path(source), READERS.names()
     offered = {"split": split, "size": size, "channels": channels}
     if isinstance(source, str) and is_known(source):
@@ -56,19 +59,15 @@ def load(
     if path.is_file() and path.suffix.lower() in known_names:
         return _read(path.suffix.lower(), path=path, **offered)
     if isinstance(source, str) and is_named(source):
+        _check_fixed(source, size)
         return named_dataset(source, unit)
     if shards := shards_in(path):
         return load_shards(shards, path.stem, size, channels)
     if path.is_dir():
         return ImageFolder(_split_folder(path, split), size, channels)
-    if size is not None and path.is_file() and path.suffix.lower() in (".npz", ".npy"):
-        raise InvalidInput(
-            f"size (--size) is for pictures in files: the inputs of {path} keep their shape. Leave it out."
-        )
-    if path.is_file() and path.suffix.lower() == ".npz":
-        return load_npz(path, split, unit)
-    if path.is_file() and path.suffix.lower() == ".npy":
-        return load_npy(path, unit)
+    if path.is_file() and path.suffix.lower() in (".npz", ".npy"):
+        _check_fixed(path, size)
+        return load_npz(path, split, unit) if path.suffix.lower() == ".npz" else load_npy(path, unit)
     known = f"a name ({', '.join(known_names)}), an .npz or .npy file, package.module:dataset, a table or a folder"
     if path.is_file():
         raise InvalidInput(f"{path} is not an .npz or .npy file, a table or a folder: give {known}.")
@@ -82,8 +81,19 @@ def _read(reader: str, **offered: Any) -> Labelled:
     """Call a reader of the catalogue; it returns a ``Labelled``, or any torch Dataset of (pixels, label) that fits in
     memory.
     """
-    found = call("data", READERS.load(reader), {}, **offered)
+    make = READERS.load(reader)
+    if "size" not in inspect.signature(make).parameters:
+        _check_fixed(offered.get("path", reader), offered["size"])
+    found = call("data", make, {}, **offered)
     return found if isinstance(found, Labelled) else as_dataset(found)
+
+
+def _check_fixed(source: str | Path, size: int | None) -> None:
+    """Refuse a size for inputs that nobody resizes: they would keep their shape without a word."""
+    if size is not None:
+        raise InvalidInput(
+            f"size (--size) is for pictures in files: the inputs of {source} keep their shape. Leave it out."
+        )
 
 
 def read_imagenet(root: Path, split: str, size: int | None, channels: int) -> ImageFolder:

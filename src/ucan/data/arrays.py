@@ -83,16 +83,26 @@ class InMemory(Labelled):
 
 def _as_tensor(values: torch.Tensor | np.ndarray | Sequence[int], name: str, what: str) -> torch.Tensor:
     if isinstance(values, torch.Tensor):
-        return values
-    array = np.asarray(values)
-    if array.dtype.kind not in "uif":
-        texts = array.dtype.kind in "US" and what == "labels"
-        advice = (
-            ": number the classes from 0, names, labels = numpy.unique(labels, return_inverse=True)" if texts else ""
+        return values.detach()
+    if np.ma.is_masked(values):
+        raise InvalidInput(
+            f"{name}: some of the {what} are masked: leave these inputs out, or fill them in with .filled()."
         )
-        raise InvalidInput(f"{name}: {what} must be numbers, got an array of {array.dtype}{advice}.")
+    array = np.asarray(values)
+    if array.dtype.kind not in "uif" or array.dtype.itemsize > 8:
+        raise InvalidInput(f"{name}: {what} must be numbers, got an array of {array.dtype}{_as_numbers(array, what)}.")
     # torch needs native byte order, positive strides and writable memory.
     return torch.from_numpy(np.require(array, array.dtype.newbyteorder("="), ["C", "W"]))
+
+
+def _as_numbers(array: np.ndarray, what: str) -> str:
+    """How an array of something else is made one of numbers, as the end of a message; empty if nobody knows."""
+    kind, labels = array.dtype.kind, what == "labels"
+    if kind in "US" and labels:
+        return ": number the classes from 0, names, labels = numpy.unique(labels, return_inverse=True)"
+    if kind == "b":
+        return ": give labels.astype(int)" if labels else ": give 255 * images.astype(numpy.uint8)"
+    return ": give .astype(numpy.float64)" if kind == "f" else ""
 
 
 def _check_labels(labels: torch.Tensor, name: str) -> torch.Tensor:
@@ -123,7 +133,11 @@ def _check_images(images: torch.Tensor, name: str, unit: str | None = None) -> t
     if images.dtype == torch.uint8:
         return images
     if not images.is_floating_point():
-        raise InvalidInput(f"{name}: images must be uint8 or floats within [0, 1], got {images.dtype}.")
+        raise InvalidInput(
+            f"{name}: images must be uint8 or floats within [0, 1], got {images.dtype}: give bytes (0 to 255) as uint8, other "
+            "whole numbers divided by the largest possible one. If they are no pixels, name their unit "
+            '(unit="mm", on the command line --unit mm).'
+        )
     if bool(images.amin() >= 0) and bool(images.amax() <= 1):  # false for NaN
         return images
     wrong = ~((images >= 0) & (images <= 1)) if unit is None else ~images.isfinite()

@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, BinaryIO
-from zipfile import BadZipFile
+from zipfile import BadZipFile, is_zipfile
 
 import numpy as np
 
@@ -225,13 +225,19 @@ def load_npz(path: str | Path, split: str | None = None, unit: str | None = None
     """
     path = Path(path)
     try:
-        with path.open("rb") as opened, np.load(opened, allow_pickle=False) as archive:
-            keys = list(archive.keys())
-            x = _find_key(keys, ("x", "images", "data"), split)
-            y = _find_key(keys, ("y", "labels", "targets"), split)
-            images, labels = archive[x] if x else None, archive[y] if y else None
+        with path.open("rb") as opened:
+            if not is_zipfile(opened):  # of which NumPy would say that it holds a pickle to be trusted
+                raise BadZipFile("it is another kind of file, or only a part of one")
+            opened.seek(0)
+            with np.load(opened, allow_pickle=False) as archive:
+                keys = list(archive.keys())
+                x = _find_key(keys, ("x", "images", "data"), split)
+                y = _find_key(keys, ("y", "labels", "targets"), split)
+                images, labels = archive[x] if x else None, archive[y] if y else None
     except (OSError, ValueError, EOFError, KeyError, AttributeError, TypeError, BadZipFile, zlib.error) as error:
-        raise InvalidInput(f"{path} cannot be read as .npz ({error}): write it with numpy.savez.") from error
+        raise InvalidInput(
+            f"{path} cannot be read as .npz ({error}): copy it again, or write it with numpy.savez."
+        ) from error
     if split not in (None, *SPLITS) and split not in (x or "").split("_"):
         raise InvalidInput(
             f"{path} holds {', '.join(keys)}, but no split {split!r}: give a split that it has, or leave it out."

@@ -33,6 +33,11 @@ def as_dataset(source: Any, name: str = "data", unit: str | None = None) -> Labe
         return InMemory(source, name=name, unit=unit)
     if isinstance(source, tuple) and len(source) == 2 and all(isinstance(p, np.ndarray | torch.Tensor) for p in source):
         return InMemory(source[0], source[1], name=name, unit=unit)
+    if isinstance(source, Mapping):
+        raise InvalidInput(
+            f"{name}: a mapping ({', '.join(map(str, list(source)[:4]))}) is no data set: give the pair (inputs, labels), one "
+            "of its splits, or the columns of a table as ucan.Table."
+        )
     inputs, labels = [], []
     for x, label in _items(source, name):
         inputs.append(x)

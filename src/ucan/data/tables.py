@@ -235,6 +235,11 @@ def _features(frame: Frame, apart: Sequence[str], features: Sequence[str] | None
     # LightGBM knows "mean radius" as mean_radius.
     joined = {name.replace(" ", "_"): name for name in frame.names}
     wanted = [name if name in frame.names else joined.get(name, name) for name in wanted]
+    taken = [name for name in wanted if name in apart]
+    if taken:
+        raise InvalidInput(
+            f"the model takes {_listed(taken)}, which is the target or the id: name another column (--target, --id)."
+        )
     missing = [name for name in wanted if name not in frame.names]
     if missing:
         raise InvalidInput(f"the model takes {_listed(missing)}, and {frame.name} has {_listed(list(frame.names))}.")

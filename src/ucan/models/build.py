@@ -15,6 +15,7 @@ from ucan.models.lenet import LeNet
 from ucan.models.mobilenet import MobileNetV2, Rotate
 from ucan.models.normalise import CIFAR10, HALF, IMAGENET, Normalise, Statistics
 from ucan.models.resnet import CifarResNet, resnet18_small, resnet50
+from ucan.readiness import TRANSPOSED, channels_last
 
 STATISTICS: dict[str, Statistics] = {"imagenet": IMAGENET, "cifar10": CIFAR10, "half": HALF}
 
@@ -76,7 +77,8 @@ def build_model(
     if len(shape) != 3 or min(shape) < 1:
         raise ModelError(f"{name} takes pictures of shape (channels, height, width), got {shape}.")
     if name in ("cnn", "cnn_hidden", "lenet") and shape[1] != shape[2]:
-        raise ModelError(f"the {name} takes square pictures, got {shape}: crop them, or use resnet20.")
+        advice = f". {TRANSPOSED}" if channels_last(shape) else ": crop them, or use resnet20."
+        raise ModelError(f"the {name} takes square pictures, got {shape}{advice}")
     if isinstance(classes, bool) or not isinstance(classes, int) or classes < 2:
         raise ModelError(f"num_classes must be a whole number of at least 2, got {classes!r}.")
     layers: OrderedDict[str, nn.Module] = OrderedDict()

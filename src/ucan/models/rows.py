@@ -10,9 +10,9 @@ import numpy as np
 import torch
 
 from ucan.data.columns import Column
-from ucan.data.tables import Table
-from ucan.errors import ModelError
-from ucan.estimators import as_estimator, framed, known_classes
+from ucan.data.tables import Table, by_held
+from ucan.errors import ModelError, in_one_line
+from ucan.estimators import REFUSALS, as_estimator, framed, known_classes
 from ucan.fingerprint import identity
 from ucan.held import Held, Rows, check_evaluating
 
@@ -102,6 +102,27 @@ class TableModel(Rows):
                 parts.append(varying[:, place])
                 place += 1
         return self._asked(torch.stack(parts, dim=1))
+
+    def refused(self, table: Table, indices: Sequence[int]) -> dict[int, str]:
+        """Why an estimator refuses some of these rows as they are, without noise. One that answers none of them is no model of
+        these rows, and one that breaks on a row would end the work there: both raise an error.
+        """
+        found: dict[int, Exception] = {}
+        if self.estimator is None:
+            return {}
+        for held, group in by_held(table, indices):
+            errors = self.estimator.unanswered(self._data(table.batch(group)[0], held))
+            found |= {group[place]: error for place, error in errors.items()}
+        name, order = type(self.estimator.model).__name__, sorted(found)
+        broken = next((index for index in order if not isinstance(found[index], REFUSALS)), None)
+        if broken is not None:
+            raise ModelError(
+                f"{name} fails on row {broken} (from 0) of {table.name}: {in_one_line(found[broken])}. Leave the row out, or "
+                "mend the model."
+            ) from found[broken]
+        if found and len(found) == len(set(indices)):
+            raise ModelError(f"{name} cannot answer these rows: {in_one_line(found[order[0]])}") from found[order[0]]
+        return {index: in_one_line(found[index]) for index in order}
 
     def _data(self, varying: torch.Tensor, held: Held | None) -> Any:
         """Rows in the form that the estimator was fitted on: a frame if it knows column names, else an array."""

@@ -16,6 +16,9 @@ from ucan.models.build import BuiltIn
 # The keys under which checkpoints store weights, next to the state of an optimiser.
 WRAPPERS = ("state_dict", "model_state_dict", "model")
 
+# The name by which torch.compile holds the model in its own.
+COMPILED = "_orig_mod"
+
 
 def read_weights(path: str | Path) -> dict[str, torch.Tensor]:
     """The tensors in a .safetensors file, or in a PyTorch file (alone, or under 'state_dict'), by name, on the CPU.
@@ -57,20 +60,38 @@ def read_weights(path: str | Path) -> dict[str, torch.Tensor]:
 def load_weights(model: nn.Module, path: str | Path) -> None:
     """Load a file's weights into the model. Names and shapes must match exactly.
 
-    A prefix "module." of all names is removed (DataParallel). From the weights of a training run, which hold classifier and
-    generator, the classifier's are used. A built-in model also accepts the weights of its network alone, and keeps its own
-    normalisation.
+    What wrappers add to the names is removed: "module." (DataParallel), "_orig_mod." (torch.compile), and another first part
+    of all names that the model does not have ("model." of a Lightning module). From the weights of a training run, which hold
+    classifier and generator, the classifier's are used. A built-in model also accepts the weights of its network alone, and
+    keeps its own normalisation.
     """
     given = read_weights(path)
-    target: nn.Module = model
-    if all(key.startswith("module.") for key in given) and not any(k.startswith("module.") for k in model.state_dict()):
-        given = {key.removeprefix("module."): value for key, value in given.items()}
-    if _of_a_run(given) and not any(k.startswith("classifier.") for k in model.state_dict()):
+    target: nn.Module = getattr(model, COMPILED, model)  # a compiled model has the weights of the model in it
+    given = _unwrapped(given, target)
+    if _of_a_run(given) and not any(k.startswith("classifier.") for k in target.state_dict()):
         given = classifier_part(given)
-    if isinstance(model, BuiltIn) and not any(key.startswith("network.") for key in given):
-        target = model.network
+    if isinstance(target, BuiltIn) and not any(key.startswith("network.") for key in given):
+        target = target.network
     _check_fit(target, given, Path(path))
     target.load_state_dict(given, strict=False)
+
+
+def _unwrapped(given: dict[str, torch.Tensor], model: nn.Module) -> dict[str, torch.Tensor]:
+    """The weights by the names that the model has, without those of what was around it when they were saved; as they are given
+    if they have nothing in common with the model's.
+    """
+    own = {
+        name
+        for each in ([model, model.network] if isinstance(model, BuiltIn) else [model])
+        for name in each.state_dict()
+    }
+    kept = any(COMPILED in name for name in own)
+    found = {name if kept else name.replace(f"{COMPILED}.", ""): value for name, value in given.items()}
+    while not own & found.keys() and all("." in name for name in found):
+        if len({name.partition(".")[0] for name in found}) > 1 or _of_a_run(found):
+            break
+        found = {name.partition(".")[2]: value for name, value in found.items()}
+    return found if own & found.keys() or _of_a_run(found) else given
 
 
 def classifier_part(given: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:

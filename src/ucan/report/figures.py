@@ -137,7 +137,7 @@ def votes_chart(
         (k, counts[k], 66 * counts[k] / total, called[k], _below(names[k], gap, k) if k < len(names) else str(k))
         for k in classes
     ]
-    sheet = _sheet(180, 92, f"Votes by class. {said}.", paint)
+    sheet = _sheet(180, 92, f"Votes by class. {said or 'None is valid'}.", paint)
     return _DRAW.votes(sheet, bars, gap, answer, truth, at)
 
 

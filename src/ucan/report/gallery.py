@@ -136,7 +136,7 @@ def exhibit_run(run: Run, datasets: dict[Any, Labelled | str], trust: bool = Fal
 def in_words(outcome: Certificate | Abstention, truth: int, names: Sequence[str] = ()) -> list[str]:
     """What was certified, in sentences, with the classes' names if they have any; every number is rounded down."""
     if isinstance(outcome, Abstention):
-        return [f"No claim: {outcome.reason.rstrip('.')}."]
+        return [f"No claim: {outcome.reason_with(names).rstrip('.')}."]
     evidence, answer, norm = outcome.evidence, outcome.prediction, outcome.norm
     called, label = (class_name(number, names) or str(number) for number in (answer, truth))
     called = f"class {called}" if called.isdigit() else called
@@ -193,10 +193,11 @@ def _exhibit(run: Run, number: int, why: str, dataset: Labelled | None, noise: N
     evidence, certified = outcome.evidence, isinstance(outcome, Certificate)
     truth = run.label_of(number)
     classes = run.config.model.class_names
-    said, voted = in_words(outcome, truth, classes), classes
-    if is_router(run.config.model.spec) and not certified and outcome.choice is None:
+    of_experts = is_router(run.config.model.spec) and not certified and outcome.choice is None
+    voted = () if of_experts else classes
+    said = in_words(outcome, truth, voted)
+    if of_experts:
         said.append("The votes are those of the choice, among the experts.")
-        voted = ()
     if isinstance(dataset, Table) and certified and run.in_units:
         found_reach = row_answer(dataset.for_model(None, classes), number, outcome).reach
         said[1] = said[1] if found_reach is None else found_reach.words()

@@ -151,7 +151,7 @@ def settle(asked: Pipeline, selection: Selection, where: torch.device) -> Settle
     if isinstance(dataset, Table):
         made = _on_table(asked, dataset, where, remarks)
         chosen = replace(selection, dataset=made.table)
-        remarks += _repeated(made.table.names or ())
+        remarks += _repeated(made.table.names or ()) + _refused(made, selection.indices)
         return Settled(made.smoothed, chosen, made.table.classes, made.sigma, tuple(remarks))
     if asked.sigma is not None:
         raise InvalidInput(
@@ -201,6 +201,19 @@ def _repeated(names: Sequence[str]) -> list[str]:
                 "apart. Give --id a column in which every row has its own value."
             ]
     return []
+
+
+def _refused(made: SmoothedTable, indices: Sequence[int]) -> list[str]:
+    """A remark if the model refuses some of the rows, such as those with a category that it was not trained on."""
+    found = made.rows.refused(made.table, indices)
+    if not found:
+        return []
+    first, why = next(iter(found.items()))
+    return [
+        f"the model refuses {len(found):,} of {len(indices):,} rows as they are, without noise, the first of them row {first} "
+        f"(from 0): {why.rstrip('.')}. What it refuses is a vote for no class, and takes long: leave these rows out, or "
+        "correct them."
+    ]
 
 
 def _on_table(asked: Pipeline, table: Table, where: torch.device, remarks: list[str]) -> SmoothedTable:

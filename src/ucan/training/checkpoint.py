@@ -18,7 +18,7 @@ from torch import nn
 
 from ucan.budget import Budget
 from ucan.config import CONFIG, differences, frozen, read_config, refuse_changes, write_config
-from ucan.errors import TrainingError, first_line
+from ucan.errors import StoreError, TrainingError, UcanError, first_line
 from ucan.generators import Generator
 from ucan.laws import Law
 from ucan.lock import LOCK, WriterLock
@@ -57,9 +57,10 @@ def begin(folder: Path, config: dict[str, Any]) -> WriterLock:
 
     The folder is the caller's alone until the lock is released: two trainings in it would mix their weights.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    new = not (folder / LOCK).exists()
-    lock = WriterLock(folder / LOCK)
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        new = not (folder / LOCK).exists()
+        lock = WriterLock(folder / LOCK)
     try:
         aside = _check_settings(folder, config)
         if aside is None:
@@ -146,7 +147,8 @@ def clear_failed(folder: Path, error: BaseException) -> None:
     """
     if (folder / CHECKPOINT).exists():
         if isinstance(error, TrainingError):
-            write_whole(folder / FAILED, f"{error}\n".encode())
+            with suppress(OSError):  # it would hide the error
+                write_whole(folder / FAILED, f"{error}\n".encode())
         return
     with suppress(OSError):
         for name in (CONFIG, METRICS):
@@ -163,25 +165,31 @@ def keep_settings(folder: Path, config: dict[str, Any]) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         # Which weights an older run without stored settings began with is not known.
         known = {**config, START: None} if (folder / CHECKPOINT).exists() else config
-        write_config(folder / CONFIG, known)
+        with writing(folder / CONFIG):
+            write_config(folder / CONFIG, known)
 
 
 @contextmanager
-def _writing(path: Path) -> Iterator[None]:
-    """Put the errors of PyTorch and safetensors into words: of a full disk they raise no OSError."""
+def writing(path: Path) -> Iterator[None]:
+    """Put what goes wrong in writing this file of a training, or its folder, into words: of a full disk PyTorch and
+    safetensors raise no OSError.
+    """
     try:
         yield
-    except (RuntimeError, SafetensorError) as error:
-        raise TrainingError(
-            f"{path} cannot be written ({first_line(error)}): check that there is space left, then run the same command "
-            "again. An earlier checkpoint is kept."
+    except UcanError:
+        raise
+    except (OSError, RuntimeError, SafetensorError) as error:
+        checkpoint = ((path if path.is_dir() else path.parent) / CHECKPOINT).exists()
+        raise StoreError(
+            f"{path} cannot be written ({first_line(error)}): check that there is space left and that you may write there, "
+            f"then run the same command again. {'The checkpoint before it is kept' if checkpoint else 'Nothing was saved yet'}."
         ) from error
 
 
 def write_checkpoint(folder: Path, state: dict[str, Any]) -> None:
     """Replace the checkpoint atomically."""
     folder.mkdir(parents=True, exist_ok=True)
-    with _writing(folder / CHECKPOINT), whole(folder / CHECKPOINT) as (part,):
+    with writing(folder / CHECKPOINT), whole(folder / CHECKPOINT) as (part,):
         torch.save(state, part)
 
 
@@ -203,8 +211,10 @@ def read_checkpoint(folder: Path) -> dict[str, Any] | None:
 
 def save_run(folder: Path, state: dict[str, torch.Tensor]) -> None:
     """Write the final weights atomically."""
-    with _writing(folder / WEIGHTS), whole(folder / WEIGHTS) as (part,):
-        save_file({name: t.detach().cpu().contiguous() for name, t in state.items()}, part)
+    with writing(folder / WEIGHTS), whole(folder / WEIGHTS) as (part,):
+        # Copies, since layers may share weights, which safetensors does not write.
+        kept = {name: t.detach().to("cpu", copy=True).contiguous() for name, t in state.items()}
+        save_file(kept, part)
     (folder / FAILED).unlink(missing_ok=True)
 
 

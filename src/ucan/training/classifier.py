@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import warnings
 from pathlib import Path
 
 import torch
@@ -14,6 +15,8 @@ from ucan.errors import InvalidInput, TrainingError, first_line
 from ucan.models import Denoised, Ensemble, build_model, load_model
 from ucan.models.build import BuiltIn
 from ucan.models.weights import classifier_part, load_weights, read_weights
+from ucan.readiness import TRANSPOSED, channels_last
+from ucan.training.layers import own_draws
 from ucan.training.settings import TrainSettings
 
 
@@ -24,7 +27,7 @@ def build_classifier(settings: TrainSettings, shape: tuple[int, ...], num_classe
     model = _build(settings, shape, num_classes)
     if settings.denoiser is None:
         return model
-    with torch.random.fork_rng(devices=[]):
+    with own_draws():
         torch.manual_seed(settings.seed)
         make = functools.partial(Denoised.training_for, model, shape[0])
         denoised: Denoised = call("denoiser", make, settings.denoiser)
@@ -64,7 +67,7 @@ def _build(settings: TrainSettings, shape: tuple[int, ...], num_classes: int) ->
 def _network(settings: TrainSettings, shape: tuple[int, ...], num_classes: int, seed: int) -> nn.Module:
     if ":" not in settings.model:
         return build_model(settings.model, shape, num_classes, seed=seed)
-    with torch.random.fork_rng(devices=[]):  # the initial weights of a class depend on the seed
+    with own_draws():  # the initial weights of a class depend on the seed
         torch.manual_seed(seed)
         model = load_model(settings.model)
     if not isinstance(model, nn.Module):
@@ -77,27 +80,55 @@ def count_outputs(settings: TrainSettings, classifier: nn.Module, dataset: Label
 
     It may have more classes than the data.
     """
+    if not isinstance(classifier, nn.Module):
+        raise TrainingError(f"a {type(classifier).__name__} cannot be trained: give a torch.nn.Module.")
     known = ":" in settings.model or isinstance(classifier, BuiltIn)
     name = settings.model if known else type(classifier).__name__
     shape, classes = dataset.event_shape, dataset.num_classes
     if bool((dataset.labels < 0).any()):
         raise InvalidInput(f"{dataset.name} has inputs without a label: leave them out of the training set.")
+    _tell_doubts(dataset)
     weight = next(classifier.parameters(), None)
     if weight is None:
         raise TrainingError(f"the model {name} has no weights to train.")
+    # Lightning Fabric brings weights to the precisions that end in -true, but for 32-true; and inputs are float32 otherwise.
+    as_they_are = settings.precision == "32-true" or settings.precision.endswith("-mixed")
+    wide = torch.float32 if as_they_are and weight.is_floating_point() else weight.dtype
+    mixed = torch.autocast(weight.device.type, torch.bfloat16, enabled=settings.precision.endswith("-mixed"))
     refused = f"the model {name} does not fit data of shape {shape} with {classes} classes"
     try:
-        with torch.no_grad():
-            logits = classifier.eval()(torch.zeros(2, *shape, dtype=weight.dtype, device=weight.device))
+        with torch.no_grad(), mixed:
+            logits = classifier.eval()(torch.zeros(2, *shape, dtype=wide, device=weight.device))
     except Exception as error:  # whatever a user's own model raises
         reason = first_line(error).rstrip(".")
-        raise TrainingError(f"{refused}: on a batch of two inputs it fails with “{reason}”. Fix the model.") from error
+        other = (
+            "" if wide == weight.dtype else f" Its weights are {weight.dtype}, and precision is {settings.precision}."
+        )
+        raise TrainingError(
+            f"{refused}: on a batch of two inputs it fails with “{reason}”.{other} Fix the model."
+        ) from error
     if not isinstance(logits, torch.Tensor) or logits.ndim != 2 or len(logits) != 2:
         what = tuple(logits.shape) if isinstance(logits, torch.Tensor) else type(logits).__name__
         raise TrainingError(f"{refused}: on a batch of two inputs it returns {what} instead of logits (2, classes).")
     if logits.shape[1] < classes:
         raise TrainingError(f"{refused}: it has only {logits.shape[1]} outputs. Give it {classes}, one per class.")
     return logits.shape[1]
+
+
+def _tell_doubts(dataset: Labelled) -> None:
+    """Warn of data that can be trained on, and hardly mean what they say."""
+    shape = dataset.event_shape
+    if dataset.classes is None and int(dataset.labels.min()) > 0:
+        warnings.warn(
+            f"no input has the label 0, and the largest is {int(dataset.labels.max())}: labels count from 0. If yours count "
+            "from 1, give labels - 1; otherwise the model has a class without inputs.",
+            stacklevel=4,
+        )
+    if channels_last(shape):
+        warnings.warn(
+            f"inputs of shape {shape} are taken for pictures of {shape[0]} channels. {TRANSPOSED}",
+            stacklevel=4,
+        )
 
 
 def fastest_layout(classifier: nn.Module, shape: tuple[int, ...]) -> torch.memory_format:

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
 
 CPU, CUDA = "layers", "layers_cuda"  # their names in a checkpoint
+
+
+def own_draws() -> AbstractContextManager[None]:
+    """Within it, PyTorch's own generators may be seeded and drawn from: they belong to the whole process, and are as before
+    afterwards.
+    """
+    gpus = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
+    return torch.random.fork_rng(devices=gpus)
 
 
 def layers_state(device: torch.device) -> dict[str, torch.Tensor]:

@@ -37,10 +37,11 @@ from ucan.training.checkpoint import (
     save_run,
     weights_file,
     write_checkpoint,
+    writing,
 )
 from ucan.training.classifier import count_outputs, fastest_layout, load_start
 from ucan.training.joint import Exact, Joint
-from ucan.training.layers import layers_state, restore_layers
+from ucan.training.layers import layers_state, own_draws, restore_layers
 from ucan.training.optimisers import build_optimisers, load_optimiser, schedule
 from ucan.training.recipes import Task
 from ucan.training.settings import TrainSettings
@@ -111,17 +112,18 @@ class Trainer:
             dataset, apart = held_out(dataset, settings.held_out, settings.seed)
         self.batches = Batches(dataset, settings.batch, settings.seed, device, self.rank, world)
         self.share = self.batches.share
-        torch.manual_seed(epoch_seed(settings.seed, 0, "initial weights"))
-        generator, limits = _noise(settings, dataset, device)
-        self.law = settings.build_law(math.prod(shape))
-        check_theorem(generator)
-        generator.check_claim(self.law)  # before any training: nothing could be certified afterwards
-        self.recipe = settings.build_recipe()
-        self.joint = self._joint(classifier, generator, limits, fastest_layout(classifier, shape))
-        self.wrapped, *self.optimisers = self.fabric.setup(self.joint, *build_optimisers(settings, self.joint))
-        self.ema = {k: v.detach().clone() for k, v in self.joint.state_dict().items()} if settings.ema else None
-        self.average = None if self.ema is None else Average(self.ema, self.joint)
-        self.recipe.prepare(Task(len(dataset), shape, classes, self.law, generator, device))
+        with own_draws():
+            torch.manual_seed(epoch_seed(settings.seed, 0, "initial weights"))
+            generator, limits = _noise(settings, dataset, device)
+            self.law = settings.build_law(math.prod(shape))
+            check_theorem(generator)
+            generator.check_claim(self.law)  # before any training: nothing could be certified afterwards
+            self.recipe = settings.build_recipe()
+            self.joint = self._joint(classifier, generator, limits, fastest_layout(classifier, shape))
+            self.wrapped, *self.optimisers = self.fabric.setup(self.joint, *build_optimisers(settings, self.joint))
+            self.ema = {k: v.detach().clone() for k, v in self.joint.state_dict().items()} if settings.ema else None
+            self.average = None if self.ema is None else Average(self.ema, self.joint)
+            self.recipe.prepare(Task(len(dataset), shape, classes, self.law, generator, device))
         self.rng = torch.Generator(device)
         self.epoch = self.step = 0
         self.totals: dict[str, torch.Tensor] = {}
@@ -166,6 +168,7 @@ class Trainer:
         with ExitStack() as held:
             if self.rank == 0:
                 held.callback(begin(self.folder, self.config).release)
+            held.enter_context(own_draws())
             self._resume()
             if self.rank == 0:  # not earlier: these settings must not be stored next to another run's checkpoint
                 keep_settings(self.folder, self.config)
@@ -287,7 +290,7 @@ class Trainer:
         if not math.isfinite(means.get("loss", 0.0)):
             kept = f"the checkpoint in {self.folder} is kept" if self.resumable else "nothing was saved"
             raise TrainingError(
-                f"the loss became {means['loss']} in epoch {self.epoch + 1}, step {self.step}: {kept}. "
+                f"the loss became {means['loss']} in epoch {self.epoch + 1}, by step {self.step}: {kept}. "
                 "A lower lr, or a smaller variance_weight, usually helps: run it again with --set, in the same folder."
             )
         if self.on_progress is not None and self.rank == 0:
@@ -300,8 +303,9 @@ class Trainer:
         self.folder.mkdir(parents=True, exist_ok=True)
         about = {} if checked is None else checked.about()
         line = {"epoch": self.epoch, **means, **about, "seconds": seconds}
-        Journal(self.folder / METRICS).append(json.dumps(line))
-        self.board.add(self.epoch, means)
+        with writing(self.folder / METRICS):
+            Journal(self.folder / METRICS).append(json.dumps(line))
+            self.board.add(self.epoch, means)
 
     def _checkpoint_due(self) -> bool:
         """Whether to write one after this epoch: after every one, unless writing would take too much of the time."""

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from ucan.errors import InvalidInput, TrainingError
 from ucan.training.joint import Joint
 from ucan.training.settings import TrainSettings
 
@@ -27,13 +28,24 @@ def build_optimisers(settings: TrainSettings, joint: Joint) -> list[torch.optim.
     """One for the classifier, as the settings say; Adam for the generator, if it has anything to learn."""
     weights = [p for p in joint.classifier.parameters() if p.requires_grad]
     groups = [{"params": weights, "lr": settings.lr, "peak": settings.lr}]
+    learned = [p for p in joint.generator.parameters() if p.requires_grad]
+    if not weights and not learned:
+        raise TrainingError(
+            "the model has no weights to train: all of them are frozen (requires_grad), and so is the noise."
+        )
+    if settings.precision == "16-true" and (settings.optimiser == "adam" or learned):
+        # Its 1e-8 is 0 in 16 bits, and the mean square of small gradients, too: the first steps divide 0 by 0.
+        raise InvalidInput(
+            "in precision 16-true all weights that Adam trains become NaN, and it trains "
+            + ("the classifier" if settings.optimiser == "adam" else "the noise")
+            + ". Set precision to 16-mixed, bf16-true or 32-true."
+        )
     if settings.optimiser == "adam":
         optimisers: list[torch.optim.Optimizer] = [torch.optim.AdamW(groups, weight_decay=settings.weight_decay)]
     else:
         one_kernel = all(p.is_cuda for p in weights)
         decay, ahead = settings.weight_decay, settings.optimiser == "sgd"
         optimisers = [torch.optim.SGD(groups, momentum=0.9, nesterov=ahead, weight_decay=decay, fused=one_kernel)]
-    learned = [p for p in joint.generator.parameters() if p.requires_grad]
     if learned:
         # No weight decay: it would pull the scales towards the middle of their range.
         lr = settings.lr if settings.generator_lr is None else settings.generator_lr
