@@ -293,7 +293,6 @@ def test_votes_that_choose_a_class_end_where_the_rule_ends_them(made: Path, tmp_
     [
         ({"n0 = 100": "n0 = 100\nfamily = 1000"}, "the config states a family of 1000, its record one of 1"),
         ({'noise = "Isotropic"': 'noise = "Composed"'}, "the config states the noise Composed, its record Isotropic"),
-        ({"[noise_settings]": "[noise_settings]\nshare = 0.5"}, "the config states noise_settings.share 0.5, its record None"),
         (
             {'sigma = "Scalar"\nscale = 1.0': 'sigma = "Scalar"\nscale = 9.0'},
             "the config states noise_settings.scale 9.0, its record 1.0",
@@ -304,6 +303,12 @@ def test_what_pages_show_of_the_config_is_that_of_the_records(
     made: Path, tmp_path: Path, config: dict[str, str], expected: str
 ) -> None:
     assert said(forged(made, tmp_path / "run", config=config)) == expected
+
+
+def test_a_line_at_the_end_of_a_config_is_refused_with_its_key(made: Path, tmp_path: Path) -> None:
+    """It lands in the last table, the settings of the noise."""
+    with pytest.raises(StoreError, match=r"config.toml has the key 'noise_settings.alpha', .* remove it"):
+        forged(made, tmp_path / "run", config={'sigma = "Scalar"': 'sigma = "Scalar"\nalpha = 0.5'})
 
 
 def test_the_weights_of_the_noise_are_those_that_the_config_states(made: Path, tmp_path: Path) -> None:
