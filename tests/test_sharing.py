@@ -15,6 +15,7 @@ import threading
 import zipfile
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,10 @@ from safetensors.torch import load_file, save_file
 
 import ucan
 from ucan import data
+from ucan.audit import Budget
 from ucan.config import CONFIG, read_config
 from ucan.errors import InvalidInput, StoreError
+from ucan.runs.audit import AuditJob, audit
 from ucan.runs.certify import CertifyJob, certify
 from ucan.runs.read import Run
 from ucan.sharing import pull, push
@@ -201,6 +204,19 @@ def test_an_audit_in_the_cache_is_let_be_where_nobody_gave_the_hash(run: Path, e
     ucan.load(elsewhere / "run.zip")
     with pytest.raises(StoreError, match="remove this folder to get the run again"):
         ucan.load(elsewhere / "run.zip", sha256=found)
+
+
+def test_an_audit_of_a_published_run_has_a_folder_of_its_own(run: Path, elsewhere: Path) -> None:
+    """In the run's folder it would meet its author's audit, or change what was published."""
+    job = AuditJob(run=run, model=str(OLD / "isotropic"), most=1, factors=(0.5,), budget=Budget(steps=1), device="cpu")
+    found = push(run, elsewhere / "run.zip")  # with the audit that it has
+    folder = pull(elsewhere / "run.zip", sha256=found)
+    assert Run.open(folder).attempts
+    with pytest.raises(InvalidInput, match=r"is a published run .* with --out"):
+        audit(replace(job, run=folder))
+    done = audit(replace(job, run=folder), elsewhere / "mine")
+    assert done.ledger.folder == elsewhere / "mine" and len(done.attempts) == 1
+    assert pull(elsewhere / "run.zip", sha256=found) == folder
 
 
 def test_changed_noise_is_refused(run: Path, elsewhere: Path) -> None:
