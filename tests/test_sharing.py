@@ -10,6 +10,7 @@ import json
 import shutil
 import socket
 import sqlite3
+import sys
 import tarfile
 import threading
 import zipfile
@@ -27,7 +28,7 @@ import ucan
 from ucan import data
 from ucan.audit import Budget
 from ucan.config import CONFIG, read_config
-from ucan.errors import InvalidInput, StoreError
+from ucan.errors import InvalidInput, MissingExtra, StoreError
 from ucan.runs.audit import AuditJob, audit
 from ucan.runs.certify import CertifyJob, certify
 from ucan.runs.read import Run
@@ -248,6 +249,15 @@ def test_what_is_not_there_is_said(site: Any, elsewhere: Path) -> None:
         ucan.load("hf:one/two/three")
     with pytest.raises(ucan.InvalidInput, match="is no address"):
         ucan.load("https://[::1")
+
+
+def test_a_folder_that_is_not_here_is_said_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A path of two parts may be a name on the hub, which is asked only then."""
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    with pytest.raises(MissingExtra, match=r"^there is no folder runs/mine here: check the path"):
+        ucan.load("runs/mine")
+    with pytest.raises(ucan.InvalidInput, match="there is no run at 'runs/mine'"):
+        ucan.load(Path("runs/mine"))
 
 
 @pytest.mark.parametrize(
@@ -474,7 +484,15 @@ def test_the_hub_by_a_local_folder(
     assert found == published[1]
     same_votes(ucan.load("someone/digits", sha256=found), run)
     same_votes(ucan.load("hf:someone/digits@main"), run)
-    with pytest.raises(StoreError, match="the hub says: 404: someone/other"):
+    with pytest.raises(
+        ucan.InvalidInput, match=r"^there is no folder someone/other here: check .* hub says: 404: someone/other"
+    ):
         ucan.load("someone/other")
+    with pytest.raises(
+        ucan.InvalidInput, match=r"^Of someone/other and its manifest.json the Hugging Face hub says: 404"
+    ):
+        ucan.load("hf:someone/other")
+    with pytest.raises(ucan.InvalidInput, match="there is no run at 'someone/other'"):
+        ucan.load(Path("someone/other"))
     card = hub.ModelCard.load(shelf / "someone" / "digits" / "README.md")  # the real package reads it
     assert card.data.library_name == "ucan" and "randomized-smoothing" in card.data.tags
