@@ -79,7 +79,7 @@ BROKEN = (
     TypeError,
     KeyError,
     IndexError,
-    OverflowError,
+    ArithmeticError,
     AttributeError,
     RecursionError,
     MemoryError,
@@ -567,7 +567,13 @@ def block_norm(a: np.ndarray, q: float, p: float) -> float:
 
 def joined(norms: np.ndarray, q: float, p: float) -> float:
     """‖·‖_(q→p) of a block-diagonal matrix from its blocks' norms: the largest for q ≤ p, else their s-norm."""
-    return float(norms.max()) if q <= p else float(np.linalg.norm(norms, ord=1 / (1 / p - 1 / q)))
+    return float(norms.max()) if q <= p else length(norms, 1 / (1 / p - 1 / q))
+
+
+def length(v: np.ndarray, p: float) -> float:
+    """‖v‖ₚ, also where the powers of its entries are too small or too large for a float."""
+    largest = float(np.abs(v).max(initial=0))
+    return largest * float(np.linalg.norm(v / largest, ord=p)) if 0 < largest < math.inf else largest
 
 
 # --- from the region to budgets ---
@@ -605,14 +611,14 @@ def budget_of(entry: Any, folder: Path, dim: int) -> Budget:
 def budget_size(budget: Budget, weight: np.ndarray, p: float) -> float:
     """The largest ‖weight∘δ‖ₚ over the budget; weight is 1/σ. Each group has its worst case by itself."""
     if budget.groups is None:
-        return float(np.linalg.norm(budget.limits * weight, ord=p))
+        return length(budget.limits * weight, p)
     worst = np.zeros(len(budget.limits))
     if p == 1:  # by Cauchy and Schwarz the most of Σ wᵢ|δᵢ| where ‖δ‖₂ ≤ b is b‖w‖₂
         np.add.at(worst, budget.groups, weight**2)
         worst = np.sqrt(worst)
     else:
         np.maximum.at(worst, budget.groups, weight)
-    return float(np.linalg.norm(budget.limits * worst, ord=p))
+    return length(budget.limits * worst, p)
 
 
 def full_size(budget: Budget, inverse: Inverse, p: float) -> float:
@@ -1094,6 +1100,10 @@ class Claim:
             or (kind == "Composed" and {*settings} - COMPOSED_SETTINGS)
         ):
             raise NotChecked(f"noise of the kind {kind!r} is unknown: it may make another region")
+        if settings.get("sigma") == "Scalar" and "scale" in settings:
+            stated = {"kind": "Scalar", "value": settings["scale"]}
+            if field(self.region, "scale") != stated:
+                raise Wrong(f"the noise is stated with Σ = {settings['scale']!r}, and the region with another Σ")
         if kind == CELLS and (law["name"] != "Uniform" or not self.norm == self.asked == 1):
             raise Wrong("noise that cuts cells makes ℓ1 regions under the uniform law, and no other")
         gaussian = law["name"] == "Gaussian"
@@ -1105,7 +1115,7 @@ class Claim:
                 sigma = diagonal_of(field(self.region, "scale"), self.folder, self.dim)
                 if sigma is None or self.norm != math.inf:
                     raise Wrong("composed noise with a budget makes boxes of its limits, and no other region")
-                limit = radius_of(law, 2, self.dim, self.p_a, self.p_b) / float(np.linalg.norm(sigma))
+                limit = radius_of(law, 2, self.dim, self.p_a, self.p_b) / length(sigma, 2)
         elif self.norm != (2 if gaussian else self.asked):
             raise Wrong(f"{law['name']} noise makes no {show(self.norm)} region against {show(self.asked)}")
         return follows(f"{show(self.norm)} region of radius", self.R, limit - self.rounding())
