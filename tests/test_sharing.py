@@ -27,13 +27,13 @@ from safetensors.torch import load_file, save_file
 import ucan
 from ucan import data
 from ucan.audit import Budget
-from ucan.config import CONFIG, read_config
+from ucan.config import CONFIG, MANIFEST, read_config
 from ucan.errors import InvalidInput, MissingExtra, StoreError
 from ucan.runs.audit import AuditJob, audit
 from ucan.runs.certify import CertifyJob, certify
 from ucan.runs.read import Run
 from ucan.sharing import pull, push
-from ucan.sharing.manifest import MANIFEST, Manifest, check_name
+from ucan.sharing.manifest import Manifest, check_name
 from ucan.training import load_run
 
 OLD = Path(__file__).parent / "fixtures" / "version-0.1"

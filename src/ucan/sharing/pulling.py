@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import IO
 from urllib.parse import quote, urlsplit
 
+from ucan.config import MANIFEST
 from ucan.errors import InvalidInput, MissingExtra, StoreError, first_line
-from ucan.sharing.manifest import LARGEST, MANIFEST, Entry, Manifest
+from ucan.sharing.manifest import LARGEST, Entry, Manifest
 from ucan.sharing.places import HUB, cache_folder, hub_name, is_archive, is_url
 from ucan.version import __version__
 
