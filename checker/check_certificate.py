@@ -574,7 +574,7 @@ def joined(norms: np.ndarray, q: float, p: float) -> float:
 
 def length(entries: np.ndarray, p: float) -> float:
     """‖entries‖ₚ, also where the square of an entry is no number."""
-    most = float(np.abs(entries).max())
+    most = float(np.abs(entries).max(initial=0))
     return most * float(np.linalg.norm(entries / most, ord=p)) if 0 < most < math.inf else most
 
 
@@ -1109,6 +1109,10 @@ class Claim:
             or (kind == "Composed" and {*settings} - COMPOSED_SETTINGS)
         ):
             raise NotChecked(f"noise of the kind {kind!r} is unknown: it may make another region")
+        if settings.get("sigma") == "Scalar" and "scale" in settings:
+            stated = {"kind": "Scalar", "value": settings["scale"]}
+            if field(self.region, "scale") != stated:
+                raise Wrong(f"the noise is stated with Σ = {settings['scale']!r}, and the region with another Σ")
         if kind == CELLS and (law["name"] != "Uniform" or not self.norm == self.asked == 1):
             raise Wrong("noise that cuts cells makes ℓ1 regions under the uniform law, and no other")
         gaussian = law["name"] == "Gaussian"
@@ -1120,7 +1124,7 @@ class Claim:
                 sigma = diagonal_of(field(self.region, "scale"), self.folder, self.dim)
                 if sigma is None or self.norm != math.inf:
                     raise Wrong("composed noise with a budget makes boxes of its limits, and no other region")
-                limit = radius_of(law, 2, self.dim, self.p_a, self.p_b) / float(np.linalg.norm(sigma))
+                limit = radius_of(law, 2, self.dim, self.p_a, self.p_b) / length(sigma, 2)
         elif self.norm != (2 if gaussian else self.asked):
             raise Wrong(f"{law['name']} noise makes no {show(self.norm)} region against {show(self.asked)}")
         return follows(f"{show(self.norm)} region of radius", self.R, limit - self.rounding())

@@ -167,6 +167,16 @@ def test_a_further_try_has_the_bound_that_allows_for_it():
     assert certified(some, 0).evidence.bound == "binary"  # another picture, another claim
 
 
+def test_the_runs_own_result_is_said_not_to_be_a_try():
+    """It has the same votes: an n that was chosen because of it is not fixed before looking."""
+    some = session()
+    outcome, told = certified(some, 1, n=500), "has the same votes, and is not counted as a try"
+    assert told not in panels.outcome(some, outcome, 0)  # of a trained run, which has no results
+    some = replace(some, certified=True)
+    assert told in panels.outcome(some, outcome, 0)
+    assert told not in panels.outcome(some, certified(some, 1, n=1000), 0)  # whose bound holds at every n
+
+
 def test_a_try_that_was_broken_off_counts():
     some = session()
     x, _ = some.item(0)

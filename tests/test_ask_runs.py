@@ -161,7 +161,13 @@ def test_a_run_from_before_they_told_where_they_started_is_resumed_and_audited(h
     assert before.items() <= records("run").items()
     assert "started_in" not in Path("run/config.toml").read_text()
     assert audit_answers(AuditJob(run="run", factors=(0.9,), budget=QUICK)).attacked == 3
-    assert len(Path("run/audit/attempts.jsonl").read_text().splitlines()) == 3  # none made twice
+    lines = Path("run/audit/attempts.jsonl").read_text().splitlines()
+    assert len(lines) == 3  # none made twice
+    older = {**json.loads(lines[0]), "size": 0.0}  # which tested the input itself: that one is made again
+    Path("run/audit/attempts.jsonl").write_text("\n".join([json.dumps(older), *lines[1:]]) + "\n")
+    again = audit_answers(AuditJob(run="run", factors=(0.9,), budget=QUICK))
+    assert again.attacked == len(again.tries) == 3
+    assert len(Path("run/audit/attempts.jsonl").read_text().splitlines()) == 4
 
 
 # --- what goes wrong ---

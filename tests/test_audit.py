@@ -709,6 +709,33 @@ def test_an_older_ledger_is_read_and_its_breaks_are_tested_again(planted, tmp_pa
     )
 
 
+@pytest.mark.parametrize("step", [None, 1 / 255], ids=["real", "grid"])
+def test_an_older_attempt_on_the_input_itself_is_made_again(tmp_path, step):
+    """Older auditors tested it where the search led nowhere, though other inputs lie inside."""
+    g = ucan.SmoothedClassifier(Sure().eval(), ucan.Gaussian(0.25), num_classes=3, step=step)
+    x = torch.full((1, 1, 4, 4), 128 / 255)
+    cases = [(0, x, g.certify(x, n0=10, n=200)[0])]
+    ledger = Ledger(tmp_path, {})
+    for one in audit_all(g, cases, ledger, factors=(0.5, 0.999), budget=FEW):
+        ledger.add(replace(one, size=0.0).to_dict())
+    assert summarise(read_attempts(tmp_path)).alone == 1
+    made: list[Attempt] = []
+    for _ in range(2):  # once
+        again = audit_all(g, cases, Ledger(tmp_path, {}), factors=(0.5, 0.999), budget=FEW, on_attempt=made.append)
+        assert summarise(again).attacked == 1 and summarise(read_attempts(tmp_path)).alone == 0
+    assert len(made) == 2
+
+
+def test_an_attempt_is_not_repeated_where_the_input_is_alone_in_its_region(tmp_path):
+    g = ucan.SmoothedClassifier(Sure().eval(), ucan.Gaussian(0.25), num_classes=3, step=1.0)
+    x = torch.zeros(1, 1, 4, 4)
+    cases = [(0, x, g.certify(x, n0=10, n=200)[0])]
+    made: list[Attempt] = []
+    for _ in range(2):
+        audit_all(g, cases, Ledger(tmp_path, {}), factors=(0.999,), budget=FEW, on_attempt=made.append)
+    assert len(made) == 1 and not made[0].elsewhere
+
+
 # --- scopes ---
 
 

@@ -212,6 +212,18 @@ def test_radii_of_a_table_are_compared_in_units_of_sigma(here, capsys, monkeypat
     assert code == 0 and "in units of each column's σ" in out
     code, _, err = ran(capsys, monkeypatch, "certify", *MODEL, *TABLE, "--stop", "0.5", "-o", "other")
     assert code == 2 and "columns with different units" in err
+    written = Path("run/config.toml").read_text()
+    for wrong in (
+        "n = 1e-9",
+        "age = 0.0",
+        "age = -1.0",
+        "age = nan",
+    ):  # a line at the end would make every radius larger
+        head, _, sigma = written.partition("[sigma]\n")
+        kept = "".join(line for line in sigma.splitlines(True) if line.split()[:1] != wrong.split()[:1])
+        Path("run/config.toml").write_text(f"{head}[sigma]\n{wrong}\n{kept}")
+        code, out, err = ran(capsys, monkeypatch, "compare", "run")
+        assert code == 2 and f"config.toml has 'sigma.{wrong.partition(' ')[0]}'" in err, out + err
 
 
 def test_predict_answers_rows(here, capsys, monkeypatch):

@@ -85,6 +85,9 @@ def test_a_run_for_a_budget_is_about_its_factor(place: Path) -> None:
     certify("run", "--budget", "budget.npy")  # resumed
     assert "config" in certify("run", "--budget", "other.npy", code=2)
     assert "config" in certify("run", code=2)
+    ucan_says("export", "run", "-o", "run.tsv")
+    said = ucan_says("import", "run.tsv", "-o", "back")
+    assert "factors ε of a budget" in said and "radii, scope" not in said
 
 
 def test_what_is_no_budget_is_refused(place: Path) -> None:

@@ -349,6 +349,29 @@ def test_a_change_is_found(honest, where, value, found) -> None:
         assert seen == found
 
 
+def test_a_region_has_the_sigma_that_its_noise_is_stated_with() -> None:
+    """Under ten times the Σ the same p would certify ten times the radius."""
+    record = check_sound(certified(0.7))
+    larger = record | {"region": record["region"] | {"scale": {"kind": "Scalar", "value": 7.0}}}
+    d = math.prod(record["region"]["shape"])
+    larger |= {"radius": 10 * record["radius"], "alm": 10 * record["alm"]}
+    larger |= {"log_volume": record["log_volume"] + d * math.log(10)}
+    assert failed(larger) == {"region"}
+
+
+@pytest.mark.parametrize("value", [1e-320, 1e-200, 1e200, 1e308])
+@pytest.mark.parametrize("settings", [{"norm": INF}, {"norm": 2, "budget": 0.05}], ids=str)
+def test_sizes_whose_squares_are_no_numbers_end_in_no_traceback(settings, value: float, tmp_path: Path) -> None:
+    record = tampered(record_of(certified(**settings)), ("region", "scale", "value"), value)
+    record["evidence"]["noise"]["settings"]["scale"] = value
+    for limits in {record.get("budget", {}).get("limits"), value}:
+        if "budget" in record:
+            record["budget"]["limits"] = limits
+        (tmp_path / "c.json").write_text(json.dumps(record))
+        code, lines = checker.looked_at(tmp_path / "c.json")
+        assert code in (0, 1, 2) and lines
+
+
 def test_the_guarantee_in_words_may_be_missing_or_that_of_an_older_version(honest) -> None:
     assert not failed({name: entry for name, entry in honest.items() if name != "guarantee"})
     for scope, sentence in SCOPES.items():

@@ -691,3 +691,17 @@ def test_a_replay_of_an_answer_of_another_device_or_release_is_none(kind) -> Non
         assert (last.name, last.confirmed) == ("replay", False) and said in last.detail
     other = dataclasses.replace(one, evidence=dataclasses.replace(one.evidence, seed=1))
     assert [check.name for check in verify_answer(other, g, x).checks if not check.passed] == ["replay"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "part", "name"),
+    [("labels", "maps", "p_lowers"), ("interval", "ends", "below"), ("pixels", "maps", "p_lowers")],
+)
+def test_a_number_in_place_of_a_list_does_not_stand(kind: str, part: str, name: str) -> None:
+    """Its numbers do not fit together, which ended in a traceback."""
+    record = record_of(answered(kind))
+    record[part][name]["data"] = 0.5
+    x = torch.linspace(2.0, -2.0, 12).reshape(1, *EVENT)
+    verdict = verify_answer(from_dict(record), the_model(kind), x, n=400, replay=False)
+    assert not verdict.stands and not verdict.tested
+    assert "do not fit together" in [check for check in verdict.checks if not check.passed][-1].detail

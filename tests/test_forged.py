@@ -23,6 +23,7 @@ from ucan.leaderboard.entry import Attacked, Claim, Entry, read_entries, write_e
 from ucan.leaderboard.kept import entry_hash, read_all_kept, read_kept
 from ucan.leaderboard.making import entry_of
 from ucan.plan import DerivedSeed
+from ucan.results.formats import write
 from ucan.results.store import Store
 from ucan.runs.agreement import contradiction
 from ucan.runs.certify import certify
@@ -293,7 +294,6 @@ def test_votes_that_choose_a_class_end_where_the_rule_ends_them(made: Path, tmp_
     [
         ({"n0 = 100": "n0 = 100\nfamily = 1000"}, "the config states a family of 1000, its record one of 1"),
         ({'noise = "Isotropic"': 'noise = "Composed"'}, "the config states the noise Composed, its record Isotropic"),
-        ({"[noise_settings]": "[noise_settings]\nshare = 0.5"}, "the config states noise_settings.share 0.5, its record None"),
         (
             {'sigma = "Scalar"\nscale = 1.0': 'sigma = "Scalar"\nscale = 9.0'},
             "the config states noise_settings.scale 9.0, its record 1.0",
@@ -304,6 +304,31 @@ def test_what_pages_show_of_the_config_is_that_of_the_records(
     made: Path, tmp_path: Path, config: dict[str, str], expected: str
 ) -> None:
     assert said(forged(made, tmp_path / "run", config=config)) == expected
+
+
+def test_a_line_at_the_end_of_a_config_is_refused_with_its_key(made: Path, tmp_path: Path) -> None:
+    """It lands in the last table, the settings of the noise."""
+    with pytest.raises(StoreError, match=r"config.toml has the key 'noise_settings.alpha', .* remove it"):
+        forged(made, tmp_path / "run", config={'sigma = "Scalar"': 'sigma = "Scalar"\nalpha = 0.5'})
+
+
+@pytest.mark.parametrize(
+    ("stated", "said"),
+    [
+        ('scope = "frozen"', "states scope frozen, but its records have pipeline"),
+        ('scope = "pipeline"\nbudget_hash = "0"', "states budget 0, but its records have None"),
+        ("scope = 1979-05-27", "scope.* 1979|1979.*scope"),  # no text at all
+    ],
+)
+def test_a_config_of_another_claim_than_the_records_is_refused(
+    made: Path, tmp_path: Path, stated: str, said: str
+) -> None:
+    """A page and the file beside a table show the config as well: with it a frozen run could be shown as pipeline."""
+    with pytest.raises(StoreError, match=said):
+        forged(made, tmp_path / "run", config={'scope = "pipeline"': stated})
+    with pytest.raises(StoreError, match=said), Store.open(tmp_path / "run") as store:
+        write(store, tmp_path / "table.tsv")
+    assert not (tmp_path / "table.tsv.json").exists()
 
 
 def test_the_weights_of_the_noise_are_those_that_the_config_states(made: Path, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import torch
 from typer.testing import CliRunner
 
 import ucan
+from ucan.choices import SCOPES
 from ucan.cli import app
 from ucan.errors import InvalidInput, MissingExtra, StoreError, UcanError
 from ucan.report.tables import comparison
@@ -288,7 +289,7 @@ def test_our_own_export_comes_back_with_its_scope(run: Path, tmp_path: Path) -> 
             import_run(tmp_path / "ours.tsv", tmp_path / "claimed", **claim)
     assert comparison([tmp_path / "back"], RADII).rows[0].values == comparison([run], RADII).rows[0].values
     about = json.loads((tmp_path / "ours.tsv.json").read_text())
-    (tmp_path / "ours.tsv.json").write_text(json.dumps({**about, "scope": "frozen"}))
+    (tmp_path / "ours.tsv.json").write_text(json.dumps({**about, "scope": "frozen", "guarantee": SCOPES["frozen"]}))
     with pytest.raises(InvalidInput, match="its scope is frozen, not pipeline"):
         import_run(tmp_path / "ours.tsv", tmp_path / "claimed", scope="pipeline")
 
@@ -406,6 +407,15 @@ def test_a_sidecar_vouches_for_its_own_table_alone(run: Path, tmp_path: Path) ->
         ({"norm": 7}, "norm"),
         ({"alm_cap": "big"}, "numbers above 0"),
         ({"config": {"notes": "one"}}, "a list of notes"),
+        ({"scope": "frozen"}, "its guarantee or its config is of another scope"),
+        (
+            {"scope": "frozen", "guarantee": SCOPES["frozen"], "config": {"scope": "pipeline"}},
+            "its guarantee or its config is of another scope",
+        ),
+        ({"guarantee": SCOPES["frozen"]}, "its guarantee or its config is of another scope"),
+        ({"scope": "everything"}, "states the scope 'everything', which is none of"),
+        ({"scope": ["pipeline"]}, "which is none of"),
+        ({"ucan_export": 2}, "has export format 2; this version of UCAN reads format 1"),
     ],
 )
 def test_a_sidecar_with_other_values_is_refused(run: Path, tmp_path: Path, change: dict, said: str) -> None:

@@ -136,6 +136,11 @@ def test_an_old_config_is_read_and_loses_nothing(path: Path) -> None:
         ({"colour": "red"}, "config.toml has the key 'colour'.*remove it"),
         ({"law": {"name": "Gaussian", "scale": "wide"}}, "config.toml: 'wide' is not a valid value of law.scale"),
         ({"given": {"colour": 1}}, "'given.colour'"),
+        ({"law": {"name": "Gaussian", "scale": 0.5, "n": 10}}, "config.toml has the key 'law.n'.*remove it"),
+        (
+            {"law": {"name": "GeneralNormal", "scale": 0.5, "beta": 1.0, "bta": 2.0}},
+            "config.toml has the key 'law.bta'",
+        ),
         ({"n": 10.5}, "10.5 is not a valid value of n"),
         ({"n": True}, "True is not a valid value of n"),
         ({"sigma": {"age": 1.0, "income": "x"}}, "'income': 'x'} is not a valid value of sigma"),

@@ -10,11 +10,13 @@ import json
 import shutil
 import socket
 import sqlite3
+import sys
 import tarfile
 import threading
 import zipfile
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +26,14 @@ from safetensors.torch import load_file, save_file
 
 import ucan
 from ucan import data
-from ucan.config import CONFIG, read_config
-from ucan.errors import InvalidInput, StoreError
+from ucan.audit import Budget
+from ucan.config import CONFIG, MANIFEST, read_config
+from ucan.errors import InvalidInput, MissingExtra, StoreError
+from ucan.runs.audit import AuditJob, audit
 from ucan.runs.certify import CertifyJob, certify
 from ucan.runs.read import Run
 from ucan.sharing import pull, push
-from ucan.sharing.manifest import MANIFEST, Manifest, check_name
+from ucan.sharing.manifest import Manifest, check_name
 from ucan.training import load_run
 
 OLD = Path(__file__).parent / "fixtures" / "version-0.1"
@@ -203,6 +207,19 @@ def test_an_audit_in_the_cache_is_let_be_where_nobody_gave_the_hash(run: Path, e
         ucan.load(elsewhere / "run.zip", sha256=found)
 
 
+def test_an_audit_of_a_published_run_has_a_folder_of_its_own(run: Path, elsewhere: Path) -> None:
+    """In the run's folder it would meet its author's audit, or change what was published."""
+    job = AuditJob(run=run, model=str(OLD / "isotropic"), most=1, factors=(0.5,), budget=Budget(steps=1), device="cpu")
+    found = push(run, elsewhere / "run.zip")  # with the audit that it has
+    folder = pull(elsewhere / "run.zip", sha256=found)
+    assert Run.open(folder).attempts
+    with pytest.raises(InvalidInput, match=r"is a published run .* with --out"):
+        audit(replace(job, run=folder))
+    done = audit(replace(job, run=folder), elsewhere / "mine")
+    assert done.ledger.folder == elsewhere / "mine" and len(done.attempts) == 1
+    assert pull(elsewhere / "run.zip", sha256=found) == folder
+
+
 def test_changed_noise_is_refused(run: Path, elsewhere: Path) -> None:
     job = CertifyJob(model=str(elsewhere / "old" / "certification-wise"), data="digits", n=50, skip=500)
     certify(job, elsewhere / "again")
@@ -232,6 +249,15 @@ def test_what_is_not_there_is_said(site: Any, elsewhere: Path) -> None:
         ucan.load("hf:one/two/three")
     with pytest.raises(ucan.InvalidInput, match="is no address"):
         ucan.load("https://[::1")
+
+
+def test_a_folder_that_is_not_here_is_said_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A path of two parts may be a name on the hub, which is asked only then."""
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    with pytest.raises(MissingExtra, match=r"^there is no folder runs/mine here: check the path"):
+        ucan.load("runs/mine")
+    with pytest.raises(ucan.InvalidInput, match="there is no run at 'runs/mine'"):
+        ucan.load(Path("runs/mine"))
 
 
 @pytest.mark.parametrize(
@@ -458,7 +484,15 @@ def test_the_hub_by_a_local_folder(
     assert found == published[1]
     same_votes(ucan.load("someone/digits", sha256=found), run)
     same_votes(ucan.load("hf:someone/digits@main"), run)
-    with pytest.raises(StoreError, match="the hub says: 404: someone/other"):
+    with pytest.raises(
+        ucan.InvalidInput, match=r"^there is no folder someone/other here: check .* hub says: 404: someone/other"
+    ):
         ucan.load("someone/other")
+    with pytest.raises(
+        ucan.InvalidInput, match=r"^Of someone/other and its manifest.json the Hugging Face hub says: 404"
+    ):
+        ucan.load("hf:someone/other")
+    with pytest.raises(ucan.InvalidInput, match="there is no run at 'someone/other'"):
+        ucan.load(Path("someone/other"))
     card = hub.ModelCard.load(shelf / "someone" / "digits" / "README.md")  # the real package reads it
     assert card.data.library_name == "ucan" and "randomized-smoothing" in card.data.tags

@@ -14,6 +14,7 @@ from ucan.errors import InvalidInput, StoreError, UcanError
 from ucan.storage import sync_folder, write_whole
 
 CONFIG = "config.toml"  # the file in a run's folder
+MANIFEST = "manifest.json"  # the list of its files, in the folder of a run that was published
 RUN_FORMAT = 1
 HEADER = "# A UCAN run, frozen when it began: a changed setting belongs in a new folder.\n"
 

@@ -66,28 +66,21 @@ def verify_answer(
     ]
     if all(check.passed for check in checks):
         checks.append(_follows(answer, g, x))
+    tested = False  # where its numbers do not fit together, nobody can say what could reject it
     if all(check.passed for check in checks):
         precision = evidence.precision if evidence.copy else None
         (kept,) = g.kept(x, n, seed, "verify", precision)
         surprise = answer.p_value(kept, "here")
-        told, enough = (
-            f"{n:,} fresh samples (p-value {surprise:.3g}, rejected if at most {alpha:g})",
-            _enough(answer, n, alpha),
-        )
-        if not enough:
+        told = f"{n:,} fresh samples (p-value {surprise:.3g}, rejected if at most {alpha:g})"
+        tested = answer.least_p_value(n) <= alpha
+        if not tested:
             told += ", too few to reject anything"
-        checks.append(Check("votes", surprise > alpha, told, enough))
+        checks.append(Check("votes", surprise > alpha, told, tested))
         if replay:
             checks += replayed(answer, g, x)
     stands = all(check.passed for check in checks)
     known = not of_a_copy(answer.evidence, g, x) and all(check.confirmed for check in checks if check.name in NEEDED)
-    tested = _enough(answer, n, alpha)
     return Verdict(tuple(checks), n, alpha, confirms=answer.scope if stands and known else None, tested=tested)
-
-
-def _enough(answer: Answer, n: int, alpha: float) -> bool:
-    """Whether n fresh samples could reject the claim."""
-    return answer.least_p_value(n) <= alpha
 
 
 def _same(answer: Answer, g: Smoothed, x: torch.Tensor) -> list[Check]:

@@ -108,7 +108,7 @@ def settings(session: Session, result: Certificate | Abstention) -> Markup:
     evidence = result.evidence
     count, risk = session.risk(evidence.input_hash, evidence.held)
     at_most = ceil_digits(float(f"{risk:.12g}"), 4)  # sums of α are off by a last bit
-    return _PANELS.settings(evidence, count, at_most, session.scale, thing(session))
+    return _PANELS.settings(session, evidence, count, at_most, thing(session))
 
 
 def sure(c: Certificate) -> str:

@@ -72,6 +72,9 @@ class Session:
     dataset: Labelled | None
     numbers: tuple[int, ...]
     notes: tuple[str, ...]
+    certified: bool = (
+        False  # whether the run has results of its own, from the same votes, which are not counted as tries
+    )
     # Of each input, by its hash and its held columns: the settings (λ, n, α) it was certified with, and by which bound.
     tries: dict[tuple[str, Held | None], dict[tuple[float, int, float], Bound]] = field(default_factory=dict)
 
@@ -266,7 +269,7 @@ def _open_certified(
             "that memory.",
         )
     numbers = tuple(i for i in columns["idx"].tolist() if dataset is not None and i < len(dataset))
-    return Session(opened.label, g, replace(plan, n=min(plan.n, VOTES)), shape, dataset, numbers, notes)
+    return Session(opened.label, g, replace(plan, n=min(plan.n, VOTES)), shape, dataset, numbers, notes, certified=True)
 
 
 def _data(read: Callable[[], Labelled], source: str | None) -> tuple[Labelled | None, tuple[str, ...]]:

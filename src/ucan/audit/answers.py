@@ -11,7 +11,7 @@ import torch
 from ucan.arithmetic import ROUNDED, arithmetic_of
 from ucan.audit.balls import Ball
 from ucan.audit.decide import SURE
-from ucan.audit.inputs import least_changes, reachable
+from ucan.audit.inputs import another_inside, least_changes, reachable
 from ucan.audit.judge import AGAIN, Budget, check_factor, derived_seed
 from ucan.audit.trials import Mode, frozen_at
 from ucan.backends import PRECISIONS
@@ -261,6 +261,12 @@ class _Search:
         towards = (raised - raised.mean(0)).T @ u
         edge = self.limit * self.ball.ascent(towards, torch.ones(len(goals)).to(u))
         return torch.cat([edge, u[raised.argmax(0)]])
+
+
+def leaves_others(g: Smoothed, x: torch.Tensor, answer: Answer, factor: float) -> bool:
+    """Whether another input than x lies inside, so that an older attempt that tested x itself is made again."""
+    step = None if answer.evidence.arithmetic.endswith(ROUNDED) else g.step
+    return another_inside(x, answer.region, factor * answer.region.radius, step)
 
 
 def _of_the_model(call: Callable[[], Given]) -> Given | None:

@@ -10,8 +10,9 @@ from dataclasses import replace
 import torch
 
 from ucan.audit.attacks import chains
-from ucan.audit.claims import Claim, share
+from ucan.audit.claims import Claim, claimed, share
 from ucan.audit.decide import Decision
+from ucan.audit.inputs import another_inside, covered_step
 from ucan.audit.judge import Budget, Judge, check_factor
 from ucan.audit.ledger import Ledger
 from ucan.audit.stakes import Stake
@@ -102,7 +103,8 @@ def audit_all(
 ) -> list[Attempt]:
     """Attack many certificates (number, input, certificate); attempts in the ledger are not repeated.
 
-    Exception: breaks of an older ledger that were not tested a second time are attacked again.
+    Exceptions are those of an older ledger that are made otherwise now: breaks that were not tested a second time, and
+    attempts that tested the input itself although another one lies inside.
 
     Certificates are attacked side by side, as many as fill the device, at the smallest factor first; every attempt is in the
     ledger before the next ones start, a break with its input, its δ, and the state of the registry. ``part`` and ``alpha`` are
@@ -140,7 +142,7 @@ def _audit_group(
     alpha: float | None,
 ) -> Iterator[Attempt]:
     """Attack some certificates in one mode, factor by factor."""
-    known = {idx: _known(ledger, idx, factors, mode, certificate, part) for idx, _, certificate in members}
+    known = {member[0]: _known(g, ledger, member, factors, mode, part) for member in members}
     made: dict[int, Case] = {}
     for factor in factors:
         todo = [m for m in members if factor not in known[m[0]] and factor < _smallest_broken(known[m[0]])]
@@ -163,9 +165,18 @@ def _audit_group(
 
 
 def _known(
-    ledger: Ledger, idx: int, factors: Iterable[float], mode: Mode, certificate: Claim, part: str
+    g: SmoothedClassifier,
+    ledger: Ledger,
+    member: tuple[int, torch.Tensor, Claim],
+    factors: Iterable[float],
+    mode: Mode,
+    part: str,
 ) -> dict[float, Attempt]:
-    """The finished attempts on this certificate; attempts on another certificate are refused."""
+    """The finished attempts on this certificate; attempts on another certificate are refused.
+
+    Those of an older ledger that the auditor would make otherwise now are not finished.
+    """
+    idx, x, certificate = member
     known = {f: Attempt.of(record) for f in factors if (record := ledger.get(idx, f, mode, part)) is not None}
     claim = Stake(certificate, True).c_A, certificate.size, certificate.scope, certificate.evidence.input_hash
     if any((a.prediction, a.radius, a.scope, a.claim) != claim for a in known.values()):
@@ -174,7 +185,14 @@ def _known(
         )
     # Older attempts tested a counted claim by random votes, and allowed for α: such a claim is attacked again.
     counted = Stake(certificate, True).counted
-    return {f: attempt for f, attempt in known.items() if not attempt.tested_once and not (counted and attempt.alpha)}
+    known = {f: attempt for f, attempt in known.items() if not attempt.tested_once and not (counted and attempt.alpha)}
+    # And they tested x itself where the search led to no other input, though one may lie inside.
+    (inside, limit), step = claimed(certificate), covered_step(g, certificate)
+    return {
+        f: attempt
+        for f, attempt in known.items()
+        if attempt.elsewhere or not another_inside(x, inside, f * limit, step)
+    }
 
 
 def _smallest_broken(known: dict[float, Attempt]) -> float:

@@ -57,6 +57,11 @@ def _seen(
     return z, actual, torch.isfinite(z).flatten(1).all(1) & (region.size(actual) < limit).to(z.device)
 
 
+def another_inside(x: torch.Tensor, region: Sized, limit: float, step: float | torch.Tensor | None) -> bool:
+    """Whether one of the least changes leads to another input inside: auditors of before did not look for them."""
+    return bool(reachable(x, least_changes(x, region, step), region, limit, step)[1].any())
+
+
 def _on_grid(
     x: torch.Tensor, delta: torch.Tensor, region: Sized, limit: float, step: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:

@@ -38,7 +38,10 @@ def audit(
         Path | None,
         typer.Option(help="The run's registry, if it has moved since the run. A copy of it is attacked."),
     ] = None,
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="The audit's folder. Default: RUN/audit.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", help="The audit's folder. Default: RUN/audit; a published run needs one."),
+    ] = None,
     most: Annotated[int | None, typer.Option("--max", min=1, help="Attack at most MAX certificates.")] = None,
     min_radius: Annotated[float, typer.Option(help="Attack only certificates of at least this radius.")] = 0.0,
     factors: Annotated[str, typer.Option(help="Fractions of the certified region to attack at.")] = "0.5,0.9,0.999",

@@ -116,6 +116,7 @@ def import_results(
     which = None if norm is None else float(norm.value)
     found = import_run(source, output, scope and scope.value, which, name, alm_cap, isotropic, certified_at)
     measure = "norm not stated" if found.norm is None else f"{norm_name(found.norm)} radii"
+    measure = measure if found.budget_hash is None else "factors ε of a budget"
     count = len(found.columns["idx"])
     typer.echo(f"{output}: {count} results in the format of {found.format}, {measure}, scope {found.scope}:")
     typer.echo(f"{guarantee(found.scope)}.")

@@ -9,6 +9,7 @@ from typing import Any
 
 from ucan.certificate import Abstention, Certificate, budget_from_json
 from ucan.choices import norm_from_json
+from ucan.config import CONFIG
 from ucan.errors import InvalidInput, StoreError
 from ucan.results.database import in_records, read_record
 from ucan.storage import storage
@@ -76,6 +77,18 @@ def _check_one_claim(db: sqlite3.Connection, folder: Path) -> None:
             f"{found[1][0]} in norm {found[1][1]}): it was put together from several runs, or changed. Certify into a new "
             "folder."
         )
+
+
+def refuse_other_config(config: dict[str, Any], claims: Claims, folder: Path) -> None:
+    """Refuse a config that states another scope, norm or budget than the records: pages and exports show the config, too."""
+    stated = Claims.of_config(config)
+    for name in ("scope", "norm", "budget"):
+        said, found = getattr(stated, name), getattr(claims, name)
+        if said not in ("unknown", None, found):
+            raise StoreError(
+                f"{folder / CONFIG} states {name} {said}, but its records have {found}: it was changed. Restore it from a "
+                "copy, or certify into a new folder."
+            )
 
 
 def refuse_other(known: Claims, claims: Claims, folder: Path, recorded: bool) -> None:

@@ -16,10 +16,11 @@ from typing import Any
 import numpy as np
 
 from ucan.certificate import ABSTAINED, SCOPES
-from ucan.choices import norm_from_json, norm_word
+from ucan.choices import EARLIER, norm_from_json, norm_word
 from ucan.errors import InvalidInput
 from ucan.json_text import read_json
 from ucan.region import check_norm
+from ucan.results.formats import EXPORT_FORMAT, guarantee
 from ucan.results.store import UNKNOWN, Store
 from ucan.results.tsv import Table, read_table
 
@@ -196,8 +197,9 @@ def _with_sidecar(found: Imported) -> Imported:
         return found
     except (OSError, ValueError) as error:
         raise InvalidInput(f"{sidecar}, which should state the scope, cannot be read: {error}.") from error
-    if not isinstance(about, dict) or "ucan_export" not in about or about.get("scope") not in SCOPE_NAMES:
+    if not isinstance(about, dict) or "ucan_export" not in about:
         return found
+    _check_claim(sidecar, about)
     if about.get("sha256") not in (None, hashlib.sha256(found.files[0].read_bytes()).hexdigest()):
         raise InvalidInput(
             f"{sidecar} is about another table than {found.files[0].name}, or that was changed: export it again, or remove the "
@@ -224,6 +226,24 @@ def _with_sidecar(found: Imported) -> Imported:
         notes=tuple(map(str, notes)),
         budget_hash=key,
     )
+
+
+def _check_claim(sidecar: Path, about: dict[str, Any]) -> None:
+    """Refuse a sidecar of another format, and one whose scope is none or is not that of its guarantee and its config."""
+    if about["ucan_export"] != EXPORT_FORMAT:
+        raise InvalidInput(
+            f"{sidecar} has export format {about['ucan_export']!r}; this version of UCAN reads format {EXPORT_FORMAT}: update "
+            "it, or export the run again."
+        )
+    scope, config = about.get("scope"), about.get("config", {})
+    if not isinstance(scope, str) or scope not in SCOPE_NAMES:
+        raise InvalidInput(f"{sidecar} states the scope {scope!r}, which is none of {', '.join(SCOPE_NAMES)}.")
+    own = (guarantee(scope), *EARLIER.get(scope, ()))
+    if about.get("guarantee", own[0]) not in own or (isinstance(config, dict) and config.get("scope", scope) != scope):
+        raise InvalidInput(
+            f"{sidecar} states scope {scope}, and its guarantee or its config is of another scope: it was changed. Export the "
+            "run again."
+        )
 
 
 def _read_arrays(path: Path, norm: float | None) -> Imported:

@@ -21,7 +21,7 @@ from ucan.certificate import ABSTAINED, Abstention, Certificate, from_dict
 from ucan.config import CONFIG, differences, frozen, read_config, write_config
 from ucan.errors import InvalidInput, StoreError
 from ucan.lock import WriterLock
-from ucan.results.claims import Claims, claims_of_records, refuse_other
+from ucan.results.claims import Claims, claims_of_records, refuse_other, refuse_other_config
 from ucan.results.database import ANSWERS, NAMES, OUTCOMES, damaged, in_records, read_record
 from ucan.results.folder import RESULTS, Results, begin
 from ucan.storage import storage, transaction
@@ -289,6 +289,8 @@ class Store(Results):
         """Scope, norm and budget, which all records share; without records, those of the config."""
         if self._claims is None:
             self._claims = claims_of_records(self._db, self.folder)
+            if self._claims is not None:
+                refuse_other_config(self.config, self._claims, self.folder)
         return Claims.of_config(self.config) if self._claims is None else self._claims
 
     def _insert(self, rows: Iterable[tuple[Any, ...]]) -> None:

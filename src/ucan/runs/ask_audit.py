@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ucan.audit import Ledger
-from ucan.audit.answers import Try, attack_answers, mode_of, outside_range
+from ucan.audit.answers import Try, attack_answers, leaves_others, mode_of, outside_range
 from ucan.audit.summary import allowed_by_chance
 from ucan.certificate import Abstention
 from ucan.config import differences
@@ -81,7 +81,12 @@ def audit_answers(job: AuditJob, out: str | Path | None = None, progress: Progre
     with locked(folder):
         ledger = Ledger(folder, to_table(told), _compared)
         factors = sorted(job.factors)
-        known = _known(ledger, chosen, factors)
+        asked = dict(chosen)
+        known = {
+            key: one
+            for key, one in _known(ledger, chosen, factors).items()
+            if one.elsewhere or not leaves_others(g, data[one.idx][0][None], asked[one.idx], one.factor)
+        }
         cases = ((idx, data[idx][0][None].to(where), answer) for idx, answer in chosen)
         tries = list(known.values())
         with progress.working(len(chosen) * len(factors) - len(known), len(known), job.budget.check):

@@ -15,6 +15,7 @@ from ucan.audit import FACTORS, Attempt, Budget, Ledger, Summary, audit_all, mod
 from ucan.audit.claims import Claim, of_the_answer
 from ucan.audit.images import save_images
 from ucan.certificate import Certificate
+from ucan.config import MANIFEST
 from ucan.data import Labelled
 from ucan.data.tables import by_held
 from ucan.errors import InvalidInput
@@ -87,7 +88,7 @@ def audit(job: AuditJob, out: str | Path | None = None, progress: Progress = SIL
 
     Args:
         job: the run, the attack and its budget.
-        out: the audit's folder; ``RUN/audit`` if None.
+        out: the audit's folder; ``RUN/audit`` if None, except of a published run, which needs one.
         progress: receives progress and messages; silent by default.
 
     Returns:
@@ -108,7 +109,7 @@ def audit(job: AuditJob, out: str | Path | None = None, progress: Progress = SIL
     modes, factors = modes_of(first.scope, job.mode), list(job.factors)
     own = run.config.claim.registry
     registry = job.registry or (None if own is None else found(own, run.base))
-    folder = run.folder / AUDIT if out is None else Path(out)
+    folder = _folder(run) if out is None else Path(out)
     with locked(folder), _memory(registry, first) as memory:
         ledger = Ledger(folder, to_table(config))
         kinds = _kinds(g)
@@ -124,6 +125,16 @@ def audit(job: AuditJob, out: str | Path | None = None, progress: Progress = SIL
         pictures = save_images(ledger, attempts)
     summary = summarise(attempts, run.config.data.skip or 1)
     return Audited(len(_chosen(run, 0.0, None)), summary, tuple(attempts), ledger, tuple(pictures))
+
+
+def _folder(run: Run) -> Path:
+    """The audit's folder inside the run's; a published run, which may hold its author's audit, is left as it was published."""
+    if (run.folder / MANIFEST).is_file():
+        raise InvalidInput(
+            f"{run.folder} is a published run (it has a {MANIFEST}), and an audit of yours is no part of it: give the audit a "
+            "folder of its own with --out."
+        )
+    return run.folder / AUDIT
 
 
 def _deployed(job: AuditJob, run: Run, first: Certificate, dataset: Labelled, where: torch.device) -> Deployed:

@@ -7,10 +7,11 @@ be rebuilt from the record, and two configs can be compared field by field.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from ucan import laws
 from ucan.arithmetic import REAL
 from ucan.config import CONFIG, differences, handed_out, read_config, to_toml
 from ucan.errors import InvalidInput, StoreError
@@ -77,6 +78,12 @@ class LawRef:
     def of(cls, law: Law) -> LawRef:
         """The record of a law."""
         return from_table(cls, {"law": law_to_json(law)}, "the law")
+
+    def surplus(self) -> list[str]:
+        """The keys of its table that are no parameters of this law, if it is one of ours."""
+        kind = getattr(laws, self.name or "", None) if self.module is None and self.name in laws.__all__ else None
+        known = {one.name for one in fields(kind)} if is_dataclass(kind) else set(self.others)
+        return [f"law.{name}" for name in self.others if name not in known]
 
 
 @dataclass(frozen=True)

@@ -90,7 +90,8 @@ def from_table(kind: type[Record], table: Mapping[str, Any], where: str) -> Reco
     """Read a record from a table. An unknown key or a value of the wrong type is an error that names ``where``."""
     left = copy.deepcopy(dict(table))
     found = {leaf.path: _value(leaf, left, where) for leaf in leaves(kind)}
-    unknown = sorted(_names(left))
+    record = _built(kind, found, ())
+    unknown = sorted([*_names(left), *_surplus(record)])
     if unknown:
         made = table.get("made")  # where the entry of a leaderboard states its version
         newer = _newer(made.get("ucan") if isinstance(made, dict) else table.get("ucan"))
@@ -100,7 +101,7 @@ def from_table(kind: type[Record], table: Mapping[str, Any], where: str) -> Reco
             else "remove it, if you added it"
         )
         raise StoreError(f"{where} has the key {unknown[0]!r}, which this version of UCAN does not know: {advice}.")
-    return _built(kind, found, ())
+    return record
 
 
 def _built(kind: type[Record], found: Mapping[tuple[str, ...], Any], path: tuple[str, ...]) -> Record:
@@ -110,6 +111,14 @@ def _built(kind: type[Record], found: Mapping[tuple[str, ...], Any], path: tuple
         here = (*path, one.name)
         values[one.name] = found[here] if here in found else _built(hints[one.name], found, here)
     return kind(**values)
+
+
+def _surplus(record: Any) -> Iterator[str]:
+    """The keys that a part of a record took with all others of its table and does not know, as its ``surplus`` says."""
+    for one in fields(record):
+        part = getattr(record, one.name)
+        if is_dataclass(part):
+            yield from getattr(part, "surplus", tuple)()
 
 
 def _value(leaf: Leaf, left: dict[str, Any], where: str) -> Any:

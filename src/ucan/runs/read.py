@@ -74,8 +74,10 @@ class Run:
         config = RunConfig.of(store.config, str(folder / CONFIG))
         columns, left_out = store.gapless()
         store.check_alpha()
+        _check_settings(config, store, columns)
         in_units = bool(config.noise.sigma) and store.budget is None
         if in_units:
+            _check_sigma(config, folder)
             columns["radius"] = _in_units(columns["alm"], config.noise.sigma)
         behind = _certificates(store.columns(("abstained", "radius"))) - _certificates(columns) if left_out else 0
         return cls(
@@ -259,6 +261,33 @@ class Run:
         if self.store is None:
             raise InvalidInput(f"{self.folder} was not opened: Run.open reads it.")
         return self.store
+
+
+def _check_settings(config: RunConfig, store: Store, rows: Columns) -> None:
+    """Refuse settings of the noise that its own record does not have: which ones there are, only the record says.
+
+    They are the last table of most configs, where a line lands that somebody adds at the end.
+    """
+    found: Any = store.record(int(rows["idx"][0])) if config.noise.settings and len(rows["idx"]) else None
+    for name in ("evidence", "noise", "settings"):
+        found = found.get(name) if isinstance(found, dict) else None
+    for name in config.noise.settings if isinstance(found, dict) else ():
+        if name not in found:
+            raise StoreError(
+                f"{store.folder / CONFIG} has the key 'noise_settings.{name}', which the noise of this run does not have: "
+                "remove it, if you added it."
+            )
+
+
+def _check_sigma(config: RunConfig, folder: Path) -> None:
+    """Refuse a σ of no column, and one that is no size: every radius that is shown is in units of them."""
+    for name, value in config.noise.sigma.items():
+        if name not in config.data.columns or not 0 < value < math.inf:
+            known = ", ".join(config.data.columns)
+            raise StoreError(
+                f"{folder / CONFIG} has 'sigma.{name}' = {value:g}; it is a positive number for each column that varies, of "
+                f"{known}: restore it from a copy, or certify again."
+            )
 
 
 def _in_units(alm: np.ndarray, sigma: Mapping[str, float]) -> np.ndarray:

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from ucan.config import MANIFEST
 from ucan.errors import StoreError
 from ucan.json_text import parse_json
 
-MANIFEST = "manifest.json"
 FORMAT = 1
 # What a published run may hold: numbers, texts and graphs. Nothing that is unpickled or imported.
 SUFFIXES = (
@@ -99,8 +99,7 @@ class Manifest:
             if not LEFT_BY_USE.search(name):
                 raise StoreError(
                     f"{folder} has {name}, which was not published: the run with this hash has no such file, and it would be "
-                    "read as a part of it. Move it elsewhere (`ucan audit` writes elsewhere with -o), or remove this folder "
-                    "to get the run again."
+                    "read as a part of it. Move it elsewhere, or remove this folder to get the run again."
                 )
 
     def check_hash(self, expected: str | None, where: str) -> None:

@@ -7,11 +7,10 @@ from typing import Any
 
 import torch
 
-from ucan.config import CONFIG, read_config
+from ucan.config import CONFIG, MANIFEST, read_config
 from ucan.errors import InvalidInput
 from ucan.models.build import BUILT_IN
 from ucan.service.deployed import Deployed
-from ucan.sharing.manifest import MANIFEST
 from ucan.sharing.pulling import pull
 from ucan.smoothed import SmoothedClassifier
 

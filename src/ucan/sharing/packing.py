@@ -12,12 +12,12 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-from ucan.config import CONFIG, handed_out, read_config, write_config
+from ucan.config import CONFIG, MANIFEST, handed_out, read_config, write_config
 from ucan.errors import InvalidInput, MissingExtra
 from ucan.models.build import BUILT_IN
 from ucan.places import base_of, found
 from ucan.sharing.card import card
-from ucan.sharing.manifest import MANIFEST, SUFFIXES, Manifest
+from ucan.sharing.manifest import SUFFIXES, Manifest
 from ucan.sharing.places import HUB, hub_name
 from ucan.storage import storage
 from ucan.training import Together, is_trained_run

@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import IO
 from urllib.parse import quote, urlsplit
 
+from ucan.config import MANIFEST
 from ucan.errors import InvalidInput, MissingExtra, StoreError, first_line
-from ucan.sharing.manifest import LARGEST, MANIFEST, Entry, Manifest
+from ucan.sharing.manifest import LARGEST, Entry, Manifest
 from ucan.sharing.places import HUB, cache_folder, hub_name, is_archive, is_url
 from ucan.version import __version__
 
@@ -110,11 +111,13 @@ class Hub(Source):
 
     def open(self, name: str) -> IO[bytes]:
         """By huggingface_hub, which keeps a copy of its own."""
+        # A name without hf: may as well be a path that is misspelt, or seen from another directory.
+        absent = "" if self.where.startswith(HUB) else f"there is no folder {self.where} here: check the path. "
         try:
             from huggingface_hub import hf_hub_download
         except ImportError as error:
             raise MissingExtra(
-                f"there is no folder {self.where}; to look for it on the Hugging Face hub: pip install 'ucan[hub]'."
+                f"{absent}To look for {self.where} on the Hugging Face hub: pip install 'ucan[hub]'."
             ) from error
         repository, revision = hub_name(self.where)
         try:
@@ -122,7 +125,9 @@ class Hub(Source):
         except MissingExtra:
             raise
         except Exception as error:  # its errors have no common base
-            raise StoreError(f"there is no folder {self.where} here, and the hub says: {first_line(error)}") from error
+            raise InvalidInput(
+                f"{absent}Of {repository} and its {name} the Hugging Face hub says: {first_line(error)}"
+            ) from error
 
 
 def pull(where: str | Path, sha256: str | None = None) -> Path:
@@ -145,7 +150,7 @@ def pull(where: str | Path, sha256: str | None = None) -> Path:
         if kept.is_dir():
             _check_folder(kept, expected)
             return kept
-    with _source(place) as source:
+    with _source(place, isinstance(where, str)) as source:
         return _kept(source, expected)
 
 
@@ -164,7 +169,8 @@ def _check_folder(folder: Path, expected: str | None, alone: bool = True) -> Non
 
 
 @contextmanager
-def _source(place: str) -> Iterator[Source]:
+def _source(place: str, named: bool) -> Iterator[Source]:
+    """Where a run is read from; ``named``: it may be a name on the hub without hf: before it, which a ``Path`` is not."""
     with ExitStack() as stack:
         if is_url(place) and not is_archive(_path_of(place)):
             yield Online(place.removesuffix(MANIFEST))
@@ -178,7 +184,7 @@ def _source(place: str) -> Iterator[Source]:
                 ) from error
             stack.callback(archive.close)
             yield archive
-        elif place.startswith(HUB) or (place.count("/") == 1 and not Path(place).parent.exists()):
+        elif place.startswith(HUB) or (named and place.count("/") == 1 and not Path(place).parent.exists()):
             yield Hub(place)
         else:
             raise InvalidInput(
