@@ -5,7 +5,7 @@ import math
 import os
 import subprocess
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 import pytest
@@ -561,6 +561,14 @@ def test_recipes_check_their_parameters():
     for wrong in ({"draws": True}, {"weight": True}, {"weight": math.inf}):
         with pytest.raises(InvalidInput, match=next(iter(wrong))):
             Consistency(**wrong)
+
+
+@pytest.mark.parametrize("kind", RECIPES.names())
+def test_no_term_of_a_loss_has_a_negative_weight(kind):
+    recipe = RECIPES.load(kind)
+    for name in {"weight", "entropy", "diversity", "mse", "stability"} & {each.name for each in fields(recipe)}:
+        with pytest.raises(InvalidInput, match=f"{name}.* 0 or "):
+            recipe(**{name: -0.5})
 
 
 def test_a_whole_number_is_asked_for_where_one_is_declared():

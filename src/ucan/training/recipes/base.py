@@ -135,6 +135,13 @@ def check_spherical(task: Task, recipe: str) -> None:
         )
 
 
+def check_terms(recipe: Recipe, *names: str) -> None:
+    """Refuse a negative weight of a term of the loss: the network would learn the opposite of what the term is for."""
+    for name in names:
+        if getattr(recipe, name) < 0:
+            raise InvalidInput(f"[recipe] {name} weighs a term of the loss: 0 or more, got {getattr(recipe, name)!r}.")
+
+
 def _number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from ucan.errors import InvalidInput
 from ucan.training.recipes.ascent import cross_entropies, divergences, lengths, within
-from ucan.training.recipes.base import Remembering, Task, check_spherical, cross_entropy
+from ucan.training.recipes.base import Remembering, Task, check_spherical, check_terms, cross_entropy
 from ucan.training.step import Outcome, Progress, Step
 from ucan.training.survey import Survey, answers_of
 
@@ -52,6 +52,7 @@ class CatRs(Remembering):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check_terms(self, "weight")
         if not 0 <= self.start <= 1 or self.size < 0 or min(self.votes, self.every, self.steps) < 1:
             raise InvalidInput(
                 "[recipe] start is a share from 0 to 1, size 0 or more; votes, every and steps 1 or more."

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ucan.training.recipes.base import OfLogits, cross_entropy
+from ucan.training.recipes.base import OfLogits, check_terms, cross_entropy
 
 
 @dataclass(frozen=True)
@@ -19,6 +19,10 @@ class Consistency(OfLogits):
     draws: int = 2
     weight: float = 10.0
     entropy: float = 0.5
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_terms(self, "weight", "entropy")
 
     def loss(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         """The three terms."""

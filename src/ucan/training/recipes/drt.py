@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional as F
 
 from ucan.errors import InvalidInput
-from ucan.training.recipes.base import Recipe
+from ucan.training.recipes.base import Recipe, check_terms
 from ucan.training.step import Network, Outcome, Progress, Step
 
 
@@ -40,6 +40,10 @@ class Drt(Recipe):
     draws: int = 1
     diversity: float = 0.5
     margins: float = 2.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_terms(self, "diversity", "margins")
 
     def step(self, step: Step) -> Outcome:
         """A pass through every network, and the gradients of its margin with respect to the noisy inputs."""

@@ -8,7 +8,7 @@ import torch
 
 from ucan.errors import InvalidInput
 from ucan.training.recipes.ascent import slope, within
-from ucan.training.recipes.base import Recipe, cross_entropy
+from ucan.training.recipes.base import Recipe, check_terms, cross_entropy
 from ucan.training.recipes.consistency import disagreement
 from ucan.training.step import Outcome, Progress, Step
 
@@ -38,6 +38,7 @@ class SmoothAdv(Recipe):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check_terms(self, "entropy")
         if self.steps < 1 or min(self.size, self.warm, self.weight) < 0 or not self.low < self.high:
             raise InvalidInput("[recipe] steps is 1 or more; size, warm and weight 0 or more; low is below high.")
 

@@ -9,7 +9,7 @@ import torch
 
 from ucan.errors import InvalidInput
 from ucan.training.recipes.ascent import cross_entropies, lengths
-from ucan.training.recipes.base import Remembering, Task, check_spherical, cross_entropy
+from ucan.training.recipes.base import Remembering, Task, check_spherical, check_terms, cross_entropy
 from ucan.training.recipes.consistency import disagreement
 from ucan.training.step import Outcome, Progress, Step
 from ucan.training.survey import Survey, right_share
@@ -65,6 +65,7 @@ class Sphere(Remembering):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check_terms(self, "weight", "entropy")
         if not 0 <= self.start <= 1 or not 0 <= self.drop < 1 or self.length < 0 or self.steps < 1:
             raise InvalidInput("[recipe] start and drop are shares from 0 to 1, length 0 or more, steps 1 or more.")
 

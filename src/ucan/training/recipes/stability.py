@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch.nn import functional as F
 
-from ucan.training.recipes.base import Recipe
+from ucan.training.recipes.base import Recipe, check_terms
 from ucan.training.step import Outcome, Progress, Step
 
 
@@ -20,6 +20,10 @@ class Stability(Recipe):
 
     draws: int = 1
     weight: float = 2.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_terms(self, "weight")
 
     def step(self, step: Step) -> Outcome:
         """A clean and a noisy pass; gradients flow through both sides."""
