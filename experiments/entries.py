@@ -74,16 +74,20 @@ def recorded_entries(folder: Path = RECORDED) -> dict[str, Entry]:
 def shown_entries(folder: Path = RECORDED) -> dict[str, Entry]:
     """Those for the leaderboard, then the best of them against boxes.
 
-    Of scope pipeline only what was attacked enough: earlier rows are in the long tables alone. A row whose network is published
-    has the entry of its run there, and none of its record.
+    Of scope pipeline only what was attacked enough: earlier rows are in the long tables alone.
     """
 
     def enough(one: Entry) -> bool:
         return one.claim.scope != "pipeline" or (one.audit.certificates or 0) >= LEAST_ATTACKED
 
-    published = {path.name for path in (BOARD / "published").glob("*.json")}
-    found = {name: one for name, one in recorded_entries(folder).items() if enough(one) and name not in published}
+    found = {name: one for name, one in recorded_entries(folder).items() if enough(one)}
     return found | _against_boxes(found)
+
+
+def our_entries() -> dict[str, Entry]:
+    """What lies in `ours`: a row whose network is published has the entry of its run there, and none of its record."""
+    published = {path.name for path in (BOARD / "published").glob("*.json")}
+    return {name: one for name, one in shown_entries().items() if name not in published}
 
 
 def _against_boxes(known: dict[str, Entry]) -> dict[str, Entry]:
@@ -159,7 +163,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--released", type=Path, help="a folder with clones of the others' repositories")
     args = parser.parse_args()
-    parts = {"ours": shown_entries()}
+    parts = {"ours": our_entries()}
     if args.released:
         parts["imported"] = released_entries(args.released)
     for part, entries in parts.items():
