@@ -1,6 +1,6 @@
 """Publish a trained network: its folder as `ucan.sharing.push` writes it, with weights in half the bytes.
 
-    python experiments/publish.py RUNS/NETWORK leaderboard/networks/ROW
+    python experiments/publish.py RUNS/NETWORK leaderboard/published/ROW
 
 The weights are rounded to bfloat16, as votes in bf16 take them. That is another network by its hash: certify the published one.
 """

@@ -170,11 +170,13 @@ def test_a_further_try_has_the_bound_that_allows_for_it():
 def test_the_runs_own_result_is_said_not_to_be_a_try():
     """It has the same votes: an n that was chosen because of it is not fixed before looking."""
     some = session()
-    outcome, told = certified(some, 1, n=500), "has the same votes, and is not counted as a try"
+    outcome, told = certified(some, 1, n=500), "If the run itself certified this"
     assert told not in panels.outcome(some, outcome, 0)  # of a trained run, which has no results
     some = replace(some, certified=True)
     assert told in panels.outcome(some, outcome, 0)
     assert told not in panels.outcome(some, certified(some, 1, n=1000), 0)  # whose bound holds at every n
+    other = list(some.certify(some.item(2)[0], 2 * some.scale, 500, 0.001))[-1]
+    assert told not in panels.outcome(some, other, 0)  # at another λ the votes are others
 
 
 def test_a_try_that_was_broken_off_counts():

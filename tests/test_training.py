@@ -13,6 +13,7 @@ import subprocess
 import sys
 import textwrap
 import tomllib
+import warnings
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -1459,6 +1460,17 @@ def test_pictures_whose_channels_come_last_are_told(tmp_path):
         trainer(
             tmp_path / "run", dataset=pictures, model="resnet20", generator={"kind": "isotropic"}, variance_term="none"
         )
+
+
+@pytest.mark.parametrize("shape", [(64, 1, 1), (16, 16, 3)])
+def test_inputs_that_may_be_meant_so_are_taken_as_they_are(tmp_path, shape):
+    """Few numbers high or wide, or in the order that a model of the user's own asks for."""
+    vectors = InMemory(torch.rand(20, *shape, generator=rng()), torch.arange(20) % 10)
+    own = nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), 10))
+    plain = {"dataset": vectors, "generator": {"kind": "isotropic"}, "variance_term": "none"}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        trainer(tmp_path / "run", **plain, **({"model": "resnet20"} if shape[-1] == 1 else {"classifier": own}))
 
 
 UNFIT = {

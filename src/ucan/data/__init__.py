@@ -59,15 +59,13 @@ def load(
     if path.is_file() and path.suffix.lower() in known_names:
         return _read(path.suffix.lower(), path=path, **offered)
     if isinstance(source, str) and is_named(source):
-        _check_fixed(source, size)
-        return named_dataset(source, unit)
+        return _of_size(named_dataset(source, unit), size)
     if shards := shards_in(path):
         return load_shards(shards, path.stem, size, channels)
     if path.is_dir():
         return ImageFolder(_split_folder(path, split), size, channels)
     if path.is_file() and path.suffix.lower() in (".npz", ".npy"):
-        _check_fixed(path, size)
-        return load_npz(path, split, unit) if path.suffix.lower() == ".npz" else load_npy(path, unit)
+        return _of_size(load_npz(path, split, unit) if path.suffix.lower() == ".npz" else load_npy(path, unit), size)
     known = f"a name ({', '.join(known_names)}), an .npz or .npy file, package.module:dataset, a table or a folder"
     if path.is_file():
         raise InvalidInput(f"{path} is not an .npz or .npy file, a table or a folder: give {known}.")
@@ -82,18 +80,19 @@ def _read(reader: str, **offered: Any) -> Labelled:
     memory.
     """
     make = READERS.load(reader)
-    if "size" not in inspect.signature(make).parameters:
-        _check_fixed(offered.get("path", reader), offered["size"])
     found = call("data", make, {}, **offered)
-    return found if isinstance(found, Labelled) else as_dataset(found)
+    found = found if isinstance(found, Labelled) else as_dataset(found)
+    return found if "size" in inspect.signature(make).parameters else _of_size(found, offered["size"])
 
 
-def _check_fixed(source: str | Path, size: int | None) -> None:
-    """Refuse a size for inputs that nobody resizes: they would keep their shape without a word."""
-    if size is not None:
+def _of_size(found: Labelled, size: int | None) -> Labelled:
+    """Refuse another size than that of inputs which nobody resizes: they would keep theirs without a word."""
+    if size is not None and found.event_shape[-2:] != (size, size):
         raise InvalidInput(
-            f"size (--size) is for pictures in files: the inputs of {source} keep their shape. Leave it out."
+            f"size (--size) is for pictures in files: the inputs of {found.name} keep their shape {found.event_shape}. Leave "
+            "it out."
         )
+    return found
 
 
 def read_imagenet(root: Path, split: str, size: int | None, channels: int) -> ImageFolder:

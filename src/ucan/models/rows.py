@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
 from ucan.data.columns import Column
-from ucan.data.tables import Table, by_held
+from ucan.data.tables import Table
 from ucan.errors import ModelError, in_one_line
 from ucan.estimators import REFUSALS, as_estimator, framed, known_classes
 from ucan.fingerprint import identity
@@ -107,12 +107,12 @@ class TableModel(Rows):
         """Why an estimator refuses some of these rows as they are, without noise. One that answers none of them is no model of
         these rows, and one that breaks on a row would end the work there: both raise an error.
         """
-        found: dict[int, Exception] = {}
-        if self.estimator is None:
+        if self.estimator is None or not indices:
             return {}
-        for held, group in by_held(table, indices):
-            errors = self.estimator.unanswered(self._data(table.batch(group)[0], held))
-            found |= {group[place]: error for place, error in errors.items()}
+        held = [{} if (one := table.held_at(index)) is None else one.to_dict() for index in indices]
+        columns = {c.name: _column([values[c.name] for values in held], c) for c in self.columns if c.held}
+        errors = self.estimator.unanswered(self._rows(table.batch(indices)[0], columns))
+        found = {indices[place]: error for place, error in errors.items()}
         name, order = type(self.estimator.model).__name__, sorted(found)
         broken = next((index for index in order if not isinstance(found[index], REFUSALS)), None)
         if broken is not None:
@@ -125,14 +125,19 @@ class TableModel(Rows):
         return {index: in_one_line(found[index]) for index in order}
 
     def _data(self, varying: torch.Tensor, held: Held | None) -> Any:
+        """Rows whose held columns are the same."""
+        values = {} if held is None else held.to_dict()
+        same = {c.name: _column([values[c.name]], c).repeat(len(varying)) for c in self.columns if c.held}
+        return self._rows(varying, same)
+
+    def _rows(self, varying: torch.Tensor, held: Mapping[str, np.ndarray]) -> Any:
         """Rows in the form that the estimator was fitted on: a frame if it knows column names, else an array."""
         numbers = varying.detach().cpu().double().numpy()
-        values = {} if held is None else held.to_dict()
         columns: list[Any] = []
         place = 0
         for column in self.columns:
             if column.held:
-                columns.append(_repeated(values[column.name], column, len(numbers)))
+                columns.append(held[column.name])
             else:
                 columns.append(numbers[:, place])
                 place += 1
@@ -143,12 +148,13 @@ class TableModel(Rows):
         return np.stack([c.astype(object) if texts else c for c in columns], axis=1)
 
 
-def _repeated(value: float | str, column: Column, count: int) -> np.ndarray:
-    if isinstance(value, str):
-        return np.full(count, value, dtype=object)
+def _column(values: Sequence[float | str], column: Column) -> np.ndarray:
+    """A held column in the type that a table has it in."""
+    if isinstance(values[0], str):
+        return np.array(values, dtype=object)
     if column.truth:
-        return np.full(count, bool(value))
-    return np.full(count, int(value)) if column.whole else np.full(count, float(value))
+        return np.array([bool(value) for value in values])
+    return np.array([int(value) if column.whole else float(value) for value in values])
 
 
 def _named(table: Table, count: int | None, class_names: Sequence[str] | None) -> Sequence[str] | None:

@@ -19,6 +19,8 @@ from ucan.readiness import TRANSPOSED, channels_last
 from ucan.training.layers import own_draws
 from ucan.training.settings import TrainSettings
 
+SMALLEST = 4  # what is no higher or wider is hardly a picture
+
 
 def build_classifier(settings: TrainSettings, shape: tuple[int, ...], num_classes: int) -> nn.Module:
     """The classifier that the settings name: a built-in one, or a user's ``package.module:name``; an ensemble of several, or
@@ -87,17 +89,17 @@ def count_outputs(settings: TrainSettings, classifier: nn.Module, dataset: Label
     shape, classes = dataset.event_shape, dataset.num_classes
     if bool((dataset.labels < 0).any()):
         raise InvalidInput(f"{dataset.name} has inputs without a label: leave them out of the training set.")
-    _tell_doubts(dataset)
+    _tell_doubts(dataset, classifier)
     weight = next(classifier.parameters(), None)
     if weight is None:
         raise TrainingError(f"the model {name} has no weights to train.")
     # Lightning Fabric brings weights to the precisions that end in -true, but for 32-true; and inputs are float32 otherwise.
     as_they_are = settings.precision == "32-true" or settings.precision.endswith("-mixed")
     wide = torch.float32 if as_they_are and weight.is_floating_point() else weight.dtype
-    mixed = torch.autocast(weight.device.type, torch.bfloat16, enabled=settings.precision.endswith("-mixed"))
+    narrow = torch.float16 if settings.precision == "16-mixed" and weight.is_cuda else torch.bfloat16
     refused = f"the model {name} does not fit data of shape {shape} with {classes} classes"
     try:
-        with torch.no_grad(), mixed:
+        with torch.no_grad(), torch.autocast(weight.device.type, narrow, settings.precision.endswith("-mixed")):
             logits = classifier.eval()(torch.zeros(2, *shape, dtype=wide, device=weight.device))
     except Exception as error:  # whatever a user's own model raises
         reason = first_line(error).rstrip(".")
@@ -115,7 +117,7 @@ def count_outputs(settings: TrainSettings, classifier: nn.Module, dataset: Label
     return logits.shape[1]
 
 
-def _tell_doubts(dataset: Labelled) -> None:
+def _tell_doubts(dataset: Labelled, classifier: nn.Module) -> None:
     """Warn of data that can be trained on, and hardly mean what they say."""
     shape = dataset.event_shape
     if dataset.classes is None and int(dataset.labels.min()) > 0:
@@ -124,7 +126,8 @@ def _tell_doubts(dataset: Labelled) -> None:
             "from 1, give labels - 1; otherwise the model has a class without inputs.",
             stacklevel=4,
         )
-    if channels_last(shape):
+    # A model of the user's own may want what it is given; so may one of ours, of inputs a few numbers high or wide.
+    if isinstance(classifier, BuiltIn) and channels_last(shape) and min(shape[:2]) > SMALLEST:
         warnings.warn(
             f"inputs of shape {shape} are taken for pictures of {shape[0]} channels. {TRANSPOSED}",
             stacklevel=4,
