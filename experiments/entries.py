@@ -21,6 +21,7 @@ from entries_released import BOXES, PIXELS, TEST_SET, leading, released_entries
 from suite import DIGITS, looked_at
 
 from ucan.leaderboard.entry import FORMAT, Attacked, Claim, Entry, Hashes, Made, level_key, read_entries, write_entry
+from ucan.leaderboard.kept import read_all_kept
 from ucan.leaderboard.page import page
 
 HERE = Path(__file__).parent
@@ -155,7 +156,9 @@ def _about(record: dict[str, Any]) -> str:
 
 
 def board_page(folder: Path = BOARD) -> str:
-    return page(read_entries(folder), "Leaderboard")
+    """The page of a folder of entries, with the checks that were kept beside them."""
+    known = read_entries(folder)
+    return page(known, "Leaderboard", read_all_kept(folder, known))
 
 
 def main() -> None:
