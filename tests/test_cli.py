@@ -716,7 +716,7 @@ WRONG = {
     "size of an array": (("--size", "8"), "size (--size) is for pictures in files: the inputs of data.npz keep"),
     "channels of an array": (("--channels", "1"), "--size and --channels are for pictures in files, and data has none"),
     "size by name": (
-        ("--data", "digits", "--size", "8"),
+        ("--data", "digits", "--size", "16"),
         "is for pictures in files: the inputs of digits keep their shape",
     ),
     "channels": (("--data", "empty", "--channels", "2"), "channels must be 3 (RGB) or 1 (grey)"),

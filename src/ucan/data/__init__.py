@@ -59,13 +59,14 @@ def load(
     if path.is_file() and path.suffix.lower() in known_names:
         return _read(path.suffix.lower(), path=path, **offered)
     if isinstance(source, str) and is_named(source):
-        return _of_size(named_dataset(source, unit), size)
+        return _of_size(named_dataset(source, unit), size, source)
     if shards := shards_in(path):
         return load_shards(shards, path.stem, size, channels)
     if path.is_dir():
         return ImageFolder(_split_folder(path, split), size, channels)
     if path.is_file() and path.suffix.lower() in (".npz", ".npy"):
-        return _of_size(load_npz(path, split, unit) if path.suffix.lower() == ".npz" else load_npy(path, unit), size)
+        found = load_npz(path, split, unit) if path.suffix.lower() == ".npz" else load_npy(path, unit)
+        return _of_size(found, size, path)
     known = f"a name ({', '.join(known_names)}), an .npz or .npy file, package.module:dataset, a table or a folder"
     if path.is_file():
         raise InvalidInput(f"{path} is not an .npz or .npy file, a table or a folder: give {known}.")
@@ -82,15 +83,15 @@ def _read(reader: str, **offered: Any) -> Labelled:
     make = READERS.load(reader)
     found = call("data", make, {}, **offered)
     found = found if isinstance(found, Labelled) else as_dataset(found)
-    return found if "size" in inspect.signature(make).parameters else _of_size(found, offered["size"])
+    takes_size = "size" in inspect.signature(make).parameters
+    return found if takes_size else _of_size(found, offered["size"], offered.get("path", reader))
 
 
-def _of_size(found: Labelled, size: int | None) -> Labelled:
+def _of_size(found: Labelled, size: int | None, source: str | Path) -> Labelled:
     """Refuse another size than that of inputs which nobody resizes: they would keep theirs without a word."""
     if size is not None and found.event_shape[-2:] != (size, size):
         raise InvalidInput(
-            f"size (--size) is for pictures in files: the inputs of {found.name} keep their shape {found.event_shape}. Leave "
-            "it out."
+            f"size (--size) is for pictures in files: the inputs of {source} keep their shape {found.event_shape}. Leave it out."
         )
     return found
 
