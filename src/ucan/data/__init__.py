@@ -91,7 +91,8 @@ def _of_size(found: Labelled, size: int | None, source: str | Path) -> Labelled:
     """Refuse another size than that of inputs which nobody resizes: they would keep theirs without a word."""
     if size is not None and found.event_shape[-2:] != (size, size):
         raise InvalidInput(
-            f"size (--size) is for pictures in files: the inputs of {source} keep their shape {found.event_shape}. Leave it out."
+            f"size (--size) is for pictures in files: the inputs of {source} keep their shape {found.event_shape}. Leave it "
+            "out."
         )
     return found
 
